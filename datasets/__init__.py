@@ -1,0 +1,1 @@
+"""Reading datasets: shard directories, packed files and the published layout."""

@@ -1,0 +1,102 @@
+"""A dataset in one HDF5 file: the shards' arrays joined, and the manifest in an attribute."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import DatasetError
+from threedident.files import explaining_write_errors, replacing
+from threedident.progress import Progress
+from threedident.shards import check_arrays, open_hdf5, read_shard, storage_options
+from threedident.store import STATS, DatasetDir, Manifest, parse_manifest
+
+Float32 = npt.NDArray[np.float32]
+
+FORMAT = "3dident-packed"
+FORMAT_VERSION = 1
+
+
+def pack(dataset: DatasetDir, out: Path, *, compression: str | None = None) -> int:
+    """Joins a dataset's shards into one file, checking each on the way.
+
+    Args:
+        dataset: complete from image 0 on.
+        out: the file; it must not exist.
+        compression: none or gzip; None takes the dataset's.
+
+    Returns:
+        How many images it holds.
+
+    Raises:
+        DatasetError: images are missing, a shard is corrupt, the file exists, or the disk
+            is full.
+    """
+    if out.exists():
+        raise DatasetError(f"{out} exists already: remove it, or choose another --out")
+    manifest = dataset.manifest
+    shards = dataset.shards()
+    total = 0
+    for interval in shards:
+        if interval.first != total:
+            raise DatasetError(
+                f"{dataset.root} lacks images {total} to {interval.first - 1}: complete it with "
+                "`3dident render` first"
+            )
+        total = interval.stop
+    if not total:
+        raise DatasetError(f"{dataset.root} holds no finished shard yet: run `3dident render`")
+    side = manifest.resolution
+    shapes: dict[str, tuple[tuple[int, ...], type]] = {
+        "images": ((total, side, side, 3), np.uint8),
+        "raw_latents": ((total, 10), np.float32),
+        "latents": ((total, 10), np.float32),
+        "index": ((total,), np.int64),
+    }
+    with explaining_write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        replacing(out) as temporary,
+        h5py.File(temporary, "w", libver="v110") as file,
+        Progress("packing", total) as progress,
+    ):
+        for name, (shape, dtype) in shapes.items():
+            options = storage_options(name, shape, compression or manifest.compression)
+            file.create_dataset(name, shape=shape, dtype=dtype, **options)
+        for interval, path in shards.items():
+            shard = read_shard(path, resolution=side, fingerprint=manifest.fingerprint)
+            window = slice(interval.first, interval.stop)
+            file["images"][window] = shard.images
+            file["raw_latents"][window] = shard.raw_latents
+            file["latents"][window] = shard.latents
+            file["index"][window] = np.arange(interval.first, interval.stop)
+            progress.advance(interval.count)
+        file.attrs["format"] = FORMAT
+        file.attrs["format_version"] = FORMAT_VERSION
+        file.attrs["manifest"] = json.dumps(manifest.as_dict())
+        file.attrs[STATS] = json.dumps(dataset.write_stats())
+    return total
+
+
+def read_header(path: Path) -> tuple[Manifest, Float32, Float32]:
+    """The manifest, raw latents and latents of a packed file.
+
+    Raises:
+        DatasetError: it is not one, or it is damaged.
+    """
+    with open_hdf5(path) as file:
+        if file.attrs.get("format") != FORMAT or file.attrs.get("format_version") != FORMAT_VERSION:
+            raise DatasetError(
+                f"{path} is not a dataset packed by `3dident pack` (format version {FORMAT_VERSION})"
+            )
+        try:
+            manifest = parse_manifest(json.loads(file.attrs["manifest"]), path)
+        except json.JSONDecodeError as error:
+            raise DatasetError(f"{path} is damaged: its manifest is not JSON: {error}") from error
+        count = file["index"].shape[0]
+        check_arrays(file, path, count, manifest.resolution)
+        return manifest, file["raw_latents"][()], file["latents"][()]

@@ -1,0 +1,549 @@
+"""The Blender engine: Cycles through the bpy package. bpy is imported here and nowhere else."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import MissingExtraError, RenderError, UsageError
+from threedident.render.color import to_uint8
+from threedident.render.layers import (
+    Grid,
+    Region,
+    area_shadow,
+    spline_matrix,
+    spot_pool,
+    sun_shadow,
+)
+from threedident.render.mesh import Mesh
+from threedident.render.quality import Layered, Whole
+from threedident.render.scene import (
+    AREA,
+    CAMERA,
+    GROUND_SIDE,
+    ORIGIN,
+    SPOT,
+    SUN,
+    Scene,
+    SceneBuilder,
+    Vector,
+)
+
+Array = npt.NDArray[Any]
+
+#: What bpy links against beyond what a bare Debian has.
+DEBIAN_PACKAGES = (
+    "libx11-6 libxrender1 libxfixes3 libxi6 libxkbcommon0 libxext6 libsm6 libice6 libgl1"
+)
+#: Cycles' names of the GPU backends, the preferred one first.
+GPU_BACKENDS = {
+    "optix": "OPTIX",
+    "cuda": "CUDA",
+    "hip": "HIP",
+    "oneapi": "ONEAPI",
+    "metal": "METAL",
+}
+LIGHTS = ("sun", "area", "spot")
+_BASE_SAMPLES = 32  # of the ground under sun and area light without a shadow, rendered once
+_GROUND_PADDING = 2  # pixels of the ground's grid beyond the frame, for the splines
+_COARSEST = 56  # pixels: small images do not make the ground's grid coarser than this
+
+
+def import_bpy(threads: int = 1) -> Any:
+    """The bpy module, set up for renders on so many threads.
+
+    Raises:
+        MissingExtraError: it is not installed.
+        RenderError: it is, but a shared library of the system is missing.
+    """
+    # Blender's task scheduler counts the processors when it is loaded, and where it finds
+    # more of them than a render has threads, it keeps one more spinning: twice the CPU time
+    # for renders on one thread. So it is loaded while this process may use just as many
+    # processors, and all of them are given back afterwards.
+    affinity = getattr(os, "sched_getaffinity", None)
+    allowed = affinity(0) if affinity else None
+    if allowed:
+        os.sched_setaffinity(0, set(sorted(allowed)[:threads]))
+    try:
+        import bpy
+    except ModuleNotFoundError as error:
+        if error.name != "bpy":
+            raise
+        raise MissingExtraError("bpy (Blender 4.5, CPython 3.11)", "render", "rendering") from error
+    except ImportError as error:
+        raise RenderError(
+            f"bpy is installed but does not load: {error}. It needs shared libraries of the "
+            f"system; on Debian or Ubuntu: apt-get install {DEBIAN_PACKAGES}"
+        ) from error
+    finally:
+        if allowed:
+            for thread in os.listdir("/proc/self/task"):
+                try:
+                    os.sched_setaffinity(int(thread), allowed)
+                except OSError:  # a thread that has just ended
+                    continue
+    return bpy
+
+
+def blender_version() -> str:
+    """Blender's version, as 4.5.15."""
+    return ".".join(str(part) for part in import_bpy().app.version)
+
+
+def available_devices() -> dict[str, int]:
+    """The kinds of device Cycles can use here, and how many of each: {"cpu": 1, ...}."""
+    preferences = import_bpy().context.preferences.addons["cycles"].preferences
+    found = {"cpu": 1}
+    for kind, backend in GPU_BACKENDS.items():
+        try:
+            devices = preferences.get_devices_for_type(backend)
+        except (TypeError, ValueError):  # a backend that this build of Blender lacks
+            continue
+        count = sum(device.type == backend for device in devices or ())
+        if count:
+            found[kind] = count
+    return found
+
+
+class BlenderEngine:
+    """Renders scenes of one preset with Cycles. One to a process: Blender is global state."""
+
+    def __init__(
+        self,
+        builder: SceneBuilder,
+        quality: Whole | Layered,
+        *,
+        resolution: int = 224,
+        device: str = "cpu",
+        device_index: int = 0,
+        threads: int = 1,
+        scratch: Path | None = None,
+    ) -> None:
+        """Starts Blender in this process.
+
+        Args:
+            builder: of the preset's scenes.
+            quality: where the samples go.
+            resolution: pixels along each side.
+            device: a kind of device, resolved.
+            device_index: which of that kind.
+            threads: of a render on the CPU.
+            scratch: a folder, best in memory, that Blender hands its pixels over through.
+        """
+        self._bpy = import_bpy(threads)
+        self._bpy.ops.wm.read_factory_settings(use_empty=True)
+        self._builder = builder
+        self._resolution = resolution
+        self._threads = threads
+        self._device = device
+        if device != "cpu":
+            self._use_gpu(device, device_index)
+        self._scratch = tempfile.TemporaryDirectory(prefix="blender-", dir=scratch)
+        self._build_objects()
+        self._draw: _WholeImage | _LayeredImage = (
+            _WholeImage(self, quality) if isinstance(quality, Whole) else _LayeredImage(self, quality)
+        )
+
+    def render(self, latents: Array) -> npt.NDArray[np.uint8]:
+        """The image, (H, W, 3) uint8 sRGB, of one row of latents (scene values, (10,))."""
+        return np.ascontiguousarray(to_uint8(self.render_linear(latents)))
+
+    def render_linear(self, latents: Array) -> npt.NDArray[np.float32]:
+        """The same in linear light, (H, W, 3) float32, neither clamped nor rounded."""
+        scene = self._builder.build(latents)
+        self._pose(scene)
+        return self._draw(scene)
+
+    def close(self) -> None:
+        """Drops Blender's data and the scratch files."""
+        self._bpy.ops.wm.read_factory_settings(use_empty=True)
+        self._scratch.cleanup()
+
+    # --- What every scene of the preset shares ---
+
+    def _use_gpu(self, device: str, index: int) -> None:
+        preferences = self._bpy.context.preferences.addons["cycles"].preferences
+        backend = GPU_BACKENDS[device]
+        preferences.compute_device_type = backend
+        preferences.refresh_devices()
+        matching = [d for d in preferences.devices if d.type == backend]
+        if not matching:
+            raise UsageError(f"no {device} device found: try --device cpu")
+        for d in preferences.devices:
+            d.use = False
+        matching[index % len(matching)].use = True
+
+    def _build_objects(self) -> None:
+        data = self._bpy.data
+        self._world = data.worlds.new("world")
+        self._world.use_nodes = True
+        self._world.node_tree.nodes["Background"].inputs["Strength"].default_value = 0.0
+
+        material, self._object_color = self._material(self._builder.preset.material)
+        mesh = self._mesh(self._builder.mesh)
+        mesh.materials.append(material)
+        self._object = self._add("object", mesh)
+        # The object as the ground's layer sees it: by its shadow alone.
+        self._shadow = self._add("shadow", mesh)
+        self._shadow.visible_camera = False
+
+        half = GROUND_SIDE / 2
+        plane = data.meshes.new("ground")
+        plane.from_pydata(
+            [(-half, -half, 0), (half, -half, 0), (half, half, 0), (-half, half, 0)],
+            [],
+            [(0, 1, 2, 3)],
+        )
+        material, self._ground_color = self._material("rubber")
+        plane.materials.append(material)
+        height = (0.0, 0.0, -self._builder.size)
+        self._ground = self._add("ground", plane, height)
+        self._holdout = self._add("holdout", plane, height)
+        self._holdout.is_holdout = True
+
+        sun = data.lights.new("sun", "SUN")
+        sun.energy, sun.angle = SUN.irradiance, SUN.angle
+        area = data.lights.new("area", "AREA")
+        area.shape, area.size, area.energy = "SQUARE", AREA.side, AREA.power
+        spot = data.lights.new("spot", "SPOT")
+        spot.energy, spot.shadow_soft_size = SPOT.power, SPOT.radius
+        spot.spot_size, spot.spot_blend = SPOT.cone, SPOT.blend
+        self._lights = {
+            "sun": self._add("sun", sun),
+            "area": self._add("area", area, AREA.location),
+            "spot": self._add("spot", spot),
+        }
+        self._spot = self._lights["spot"]
+
+    def _add(self, name: str, data: Any, location: Vector = ORIGIN) -> Any:
+        thing = self._bpy.data.objects.new(name, data)
+        thing.location = location
+        return thing
+
+    def _mesh(self, mesh: Mesh) -> Any:
+        data = self._bpy.data.meshes.new("object")
+        data.vertices.add(len(mesh.vertices))
+        data.vertices.foreach_set("co", mesh.vertices.astype(np.float32).ravel())
+        data.loops.add(len(mesh.corners))
+        data.loops.foreach_set("vertex_index", mesh.corners.astype(np.int32))
+        data.polygons.add(len(mesh.sizes))
+        data.polygons.foreach_set("loop_start", mesh.starts.astype(np.int32))
+        data.update(calc_edges=True)
+        data.polygons.foreach_set("use_smooth", np.full(len(mesh.sizes), mesh.smooth))
+        if not mesh.native_normals:
+            data.normals_split_custom_set(mesh.normals.astype(np.float32))
+        data.update()
+        return data
+
+    def _material(self, kind: str) -> tuple[Any, Any]:
+        """A material, and the socket that sets its colour."""
+        material = self._bpy.data.materials.new(kind)
+        material.use_nodes = True
+        tree = material.node_tree
+        tree.nodes.clear()
+        color = tree.nodes.new("ShaderNodeRGB").outputs[0]
+
+        def node(kind: str, /, **inputs: Any) -> Any:
+            new = tree.nodes.new(kind)
+            for name, value in inputs.items():
+                socket = new.inputs[name.replace("_", " ")]
+                if isinstance(value, self._bpy.types.NodeSocket):
+                    tree.links.new(value, socket)
+                else:
+                    socket.default_value = value
+            return new
+
+        def mix(factor: Any, first: Any, second: Any) -> Any:
+            new = node("ShaderNodeMixShader", Fac=factor)
+            tree.links.new(first, new.inputs[1])
+            tree.links.new(second, new.inputs[2])
+            return new.outputs[0]
+
+        def glossy(distribution: str, **inputs: Any) -> Any:
+            new = node("ShaderNodeBsdfAnisotropic", **inputs)
+            new.distribution = distribution
+            return new.outputs[0]
+
+        if kind == "rubber":
+            velvet = node("ShaderNodeBsdfSheen", Color=color, Roughness=0.6)
+            velvet.distribution = "ASHIKHMIN"
+            diffuse = node("ShaderNodeBsdfDiffuse", Color=color, Roughness=0.0)
+            inner = mix(
+                node("ShaderNodeFresnel", IOR=1.4).outputs[0], diffuse.outputs[0], velvet.outputs[0]
+            )
+            coat = glossy("BECKMANN", Color=(0.8, 0.8, 0.8, 1.0), Roughness=math.sqrt(0.35))
+            surface = mix(node("ShaderNodeFresnel", IOR=1.2).outputs[0], inner, coat)
+        elif kind == "metal":
+            wide = glossy("GGX", Color=color, Roughness=0.447, Anisotropy=0.25)
+            narrow = glossy("GGX", Color=color, Roughness=0.1, Anisotropy=0.25)
+            surface = mix(0.6, wide, narrow)
+        elif kind == "crystal":
+            glass = node("ShaderNodeBsdfGlass", Color=color, Roughness=math.sqrt(0.02), IOR=1.5)
+            glass.distribution = "BECKMANN"
+            clear = node("ShaderNodeBsdfTransparent").outputs[0]
+            path = node("ShaderNodeLightPath").outputs
+            deep = node("ShaderNodeMath")
+            deep.operation = "GREATER_THAN"
+            tree.links.new(path["Ray Depth"], deep.inputs[0])
+            deep.inputs[1].default_value = 4.0
+            through: Any = deep.outputs[0]
+            for ray in ("Is Shadow Ray", "Is Reflection Ray"):
+                either = node("ShaderNodeMath")
+                either.operation = "MAXIMUM"
+                tree.links.new(through, either.inputs[0])
+                tree.links.new(path[ray], either.inputs[1])
+                through = either.outputs[0]
+            surface = mix(through, mix(0.5, glass.outputs[0], clear), clear)
+        else:
+            raise UsageError(f"unknown material {kind!r}")
+        out = tree.nodes.new("ShaderNodeOutputMaterial")
+        tree.links.new(surface, out.inputs["Surface"])
+        return material, color
+
+    def _pose(self, scene: Scene) -> None:
+        from mathutils import Vector as BlenderVector
+
+        for thing in (self._object, self._shadow):
+            thing.location = scene.location
+            thing.rotation_euler = scene.rotation
+            thing.scale = (scene.scale,) * 3
+        self._spot.location = scene.spot_location
+        aim = BlenderVector(scene.location) - BlenderVector(scene.spot_location)
+        self._spot.rotation_euler = aim.to_track_quat("-Z", "X").to_euler()
+        self._object_color.default_value = (*scene.object_color, 1.0)
+        self._spot.data.color = scene.spot_color
+        self.set_ground_color(scene.ground_color)
+
+    def set_ground_color(self, color: Vector) -> None:
+        self._ground_color.default_value = (*color, 1.0)
+
+    # --- One view of it ---
+
+    def new_view(
+        self,
+        name: str,
+        objects: list[Any],
+        grid: Grid,
+        samples: int,
+        *,
+        filter_width: float = 1.5,
+        transparent: bool = False,
+        light_tree: bool = False,
+    ) -> _View:
+        """A Blender scene of its own over some of the objects, seen on a pixel grid."""
+        from mathutils import Vector as BlenderVector
+
+        data = self._bpy.data
+        scene = data.scenes.new(name)
+        scene.world = self._world
+        lens = data.cameras.new(name)
+        lens.lens, lens.sensor_width = CAMERA.focal_length, grid.camera.sensor_width
+        lens.sensor_fit = "HORIZONTAL"
+        camera = self._add(f"{name}-camera", lens, CAMERA.location)
+        towards = -BlenderVector(CAMERA.location)
+        camera.rotation_euler = towards.to_track_quat("-Z", "Y").to_euler()
+        for thing in (*objects, camera):
+            scene.collection.objects.link(thing)
+        scene.camera = camera
+
+        render = scene.render
+        render.engine = "CYCLES"
+        render.resolution_x = render.resolution_y = grid.side
+        render.resolution_percentage = 100
+        render.film_transparent = transparent
+        render.dither_intensity = 0.0
+        render.threads_mode, render.threads = "FIXED", self._threads
+        render.use_persistent_data = True
+        render.use_compositing = render.use_sequencer = False
+        render.filepath = str(Path(self._scratch.name) / f"{name}.exr")
+        image = render.image_settings
+        image.file_format, image.color_mode, image.color_depth = "OPEN_EXR", "RGBA", "32"
+        image.exr_codec = "NONE"
+        scene.view_settings.view_transform = "Standard"
+
+        cycles = scene.cycles
+        cycles.device = "CPU" if self._device == "cpu" else "GPU"
+        cycles.samples = samples
+        cycles.seed = 0
+        cycles.max_bounces = 0
+        cycles.blur_glossy = 2.0
+        cycles.sample_clamp_direct = cycles.sample_clamp_indirect = 0.0
+        cycles.use_adaptive_sampling = False
+        cycles.use_light_tree = light_tree
+        cycles.pixel_filter_type, cycles.filter_width = "BLACKMAN_HARRIS", filter_width
+        cycles.use_denoising = False
+        return _View(self._bpy, scene, grid)
+
+
+class _View:
+    """A Blender scene that yields pixels."""
+
+    def __init__(self, bpy: Any, scene: Any, grid: Grid) -> None:
+        self._bpy = bpy
+        self.scene = scene
+        self.grid = grid
+        #: This view's part of all the samples of a sequence.
+        self.share = 1.0
+
+    def remove(self) -> None:
+        """Takes the view and its camera out of Blender."""
+        camera = self.scene.camera
+        self._bpy.data.scenes.remove(self.scene)
+        self._bpy.data.objects.remove(camera)
+
+    def take_samples(self, first: int, count: int, total: int) -> None:
+        """Uses samples first..first+count of a sequence that several views share."""
+        cycles = self.scene.cycles
+        self.share = count / total
+        cycles.samples = total
+        cycles.use_sample_subset = True
+        cycles.sample_offset, cycles.sample_subset_length = first, count
+        # Without it, low light is dropped at random: noise in the dark parts.
+        cycles.light_sampling_threshold = 0.0
+
+    def shoot(self, region: Region | None = None) -> Array:
+        """Linear, premultiplied RGBA, (rows, columns, 4) float32, of a region or all of it."""
+        render = self.scene.render
+        side = self.grid.side
+        expected = (side, side)
+        render.use_border = render.use_crop_to_border = region is not None
+        if region is not None:
+            # A quarter of a pixel inside, so that rounding cannot move a border.
+            render.border_min_x = (region.left + 0.25) / side
+            render.border_max_x = (region.right + 0.25) / side
+            render.border_min_y = 1 - (region.bottom - 0.25) / side
+            render.border_max_y = 1 - (region.top - 0.25) / side
+            expected = (region.bottom - region.top, region.right - region.left)
+        self._bpy.ops.render.render(write_still=True, scene=self.scene.name)
+        image = self._bpy.data.images.load(render.filepath, check_existing=False)
+        image.colorspace_settings.name = "Non-Color"
+        image.alpha_mode = "PREMUL"
+        width, height = image.size
+        pixels = np.empty(width * height * 4, np.float32)
+        image.pixels.foreach_get(pixels)
+        self._bpy.data.images.remove(image)
+        if (height, width) != expected:
+            raise RenderError(f"Blender rendered {height} x {width} pixels, expected {expected}")
+        return pixels.reshape(height, width, 4)[::-1]
+
+
+class _WholeImage:
+    """Everything in one view, denoised: the published settings."""
+
+    def __init__(self, engine: BlenderEngine, quality: Whole) -> None:
+        objects = [engine._object, engine._ground, *engine._lights.values()]
+        self._view = engine.new_view("whole", objects, Grid(engine._resolution), quality.samples)
+        cycles = self._view.scene.cycles
+        cycles.use_denoising = True
+        cycles.denoiser = "OPENIMAGEDENOISE"
+        cycles.denoising_input_passes = "RGB_ALBEDO_NORMAL"
+        cycles.denoising_prefilter, cycles.denoising_quality = "ACCURATE", "HIGH"
+        cycles.denoising_use_gpu = False
+
+    def __call__(self, scene: Scene) -> npt.NDArray[np.float32]:
+        return self._view.shoot()[..., :3]
+
+
+class _LayeredImage:
+    """Object over ground, each a sum over the lights (see `Layered`)."""
+
+    def __init__(self, engine: BlenderEngine, quality: Layered) -> None:
+        self._vertices = engine._builder.mesh.vertices
+        self._holdout = engine._holdout
+        resolution = engine._resolution
+        self._grid = Grid(resolution)
+        coarse = max(min(resolution, _COARSEST), round(resolution / quality.coarseness))
+        self._coarse = Grid(coarse, _GROUND_PADDING)
+        self._up = spline_matrix(self._coarse, resolution)
+        # The ground is sampled under the image's own pixel filter, only farther apart.
+        filter_width = 1.5 * coarse / resolution
+        self._objects: dict[str, _View] = {}
+        self._grounds: dict[str, _View] = {}
+        for views, samples in (
+            (self._objects, quality.object_samples),
+            (self._grounds, quality.ground_samples),
+        ):
+            # The lights share one sequence of sample points, so that together they cover a
+            # pixel evenly; the spotlight, which has most of them, comes first.
+            taken = 0
+            for light, count in sorted(zip(LIGHTS, samples, strict=True), key=lambda x: -x[1]):
+                lamp = engine._lights[light]
+                if views is self._objects:
+                    view = engine.new_view(
+                        f"object-{light}",
+                        [engine._object, engine._holdout, lamp],
+                        self._grid,
+                        count,
+                        transparent=True,
+                    )
+                else:
+                    view = engine.new_view(
+                        f"ground-{light}",
+                        [engine._shadow, engine._ground, lamp],
+                        self._coarse,
+                        count,
+                        filter_width=filter_width,
+                    )
+                view.take_samples(taken, count, sum(samples))
+                taken += count
+                views[light] = view
+        # Sun and area light never move: what they do to a ground without a shadow is linear
+        # in its colour, and known once it is rendered black and white.
+        self._base: dict[str, tuple[Array, Array]] = {}
+        for light in ("sun", "area"):
+            view = engine.new_view(
+                f"base-{light}",
+                [engine._ground, engine._lights[light]],
+                self._coarse,
+                _BASE_SAMPLES,
+                filter_width=filter_width,
+            )
+            view.take_samples(0, _BASE_SAMPLES, _BASE_SAMPLES)
+            engine.set_ground_color((0.0, 0.0, 0.0))
+            black = view.shoot()[..., :3]
+            engine.set_ground_color((1.0, 1.0, 1.0))
+            self._base[light] = black, view.shoot()[..., :3]
+            view.remove()
+
+    def __call__(self, scene: Scene) -> npt.NDArray[np.float32]:
+        points = scene.place(self._vertices)
+        image = self._ground(scene, points)
+        region = self._grid.around(points)
+        # Rays that miss the object cost little, a ground that hides none of it still some.
+        self._holdout.hide_render = bool(points[:, 2].min() > scene.ground_height)
+        if not region.empty:
+            color = np.zeros((region.bottom - region.top, region.right - region.left, 3))
+            covered = np.zeros_like(color[..., :1])
+            for light in LIGHTS:
+                layer = self._objects[light].shoot(region)
+                color += layer[..., :3]
+                covered += layer[..., 3:] * self._objects[light].share
+            image[region.window] = color + (1 - covered) * image[region.window]
+        return image.astype(np.float32)
+
+    def _ground(self, scene: Scene, points: Array) -> Array:
+        """The ground's light at full resolution, as if the object could not be seen."""
+        reached = {
+            "sun": sun_shadow(scene, points),
+            "area": area_shadow(scene, points),
+            "spot": spot_pool(scene),
+        }
+        total = np.zeros((self._coarse.side, self._coarse.side, 3))
+        for light in LIGHTS:
+            layer = np.zeros_like(total)
+            if light in self._base:
+                black, white = self._base[light]
+                layer += black + np.array(scene.ground_color) * (white - black)
+            region = self._coarse.around(reached[light])
+            if not region.empty:
+                layer[region.window] = self._grounds[light].shoot(region)[..., :3]
+            total += layer
+        # Both axes: rows of the image from rows of the grid, columns from columns.
+        rows = np.tensordot(self._up, total, (1, 0))
+        return np.tensordot(self._up, rows, (1, 1)).transpose(1, 0, 2)

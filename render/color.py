@@ -1,0 +1,25 @@
+"""From linear light to the 8 bits of an image file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def srgb_encode(linear: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The sRGB curve (IEC 61966-2-1) of linear values, clamped to [0, 1] first."""
+    x = np.clip(linear, 0.0, 1.0)
+    return np.where(x <= 0.0031308, 12.92 * x, 1.055 * np.power(x, 1 / 2.4) - 0.055)
+
+
+def to_uint8(linear: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """8-bit sRGB of linear light, rounded to the nearest level."""
+    return np.floor(srgb_encode(linear) * 255.0 + 0.5).astype(np.uint8)
+
+
+def psnr(image: npt.NDArray[np.uint8], reference: npt.NDArray[np.uint8]) -> float:
+    """Peak signal-to-noise ratio of 8-bit images in dB; infinite where they are equal."""
+    error = np.mean((image.astype(np.float64) - reference.astype(np.float64)) ** 2)
+    return float("inf") if error == 0 else float(10 * np.log10(255.0**2 / error))

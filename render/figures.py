@@ -1,0 +1,98 @@
+"""Pictures to look at: contact sheets and traversals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw, ImageFont
+
+from threedident.errors import UsageError
+from threedident.factors import FACTORS, NUM_FACTORS
+
+Array = npt.NDArray[Any]
+
+_PAPER, _INK, _GREY = (255, 255, 255), (20, 20, 20), (110, 110, 110)
+_GAP = 4
+
+
+def _font(size: int) -> Any:
+    return ImageFont.load_default(size)
+
+
+def _fitting_font(draw: ImageDraw.ImageDraw, texts: list[str], width: int, largest: int) -> Any:
+    """The largest font in which every text fits a width."""
+    for size in range(largest, 7, -1):
+        font = _font(size)
+        if all(draw.textlength(text, font) <= width for text in texts):
+            return font
+    return _font(7)
+
+
+def contact_sheet(images: Array, labels: list[str], *, columns: int | None = None) -> Image.Image:
+    """Images (N, H, W, 3) in rows, each with its label below."""
+    count, side = len(images), images.shape[1]
+    columns = columns or max(1, math.ceil(math.sqrt(count)))
+    rows = math.ceil(count / columns)
+    band = max(14, side // 12)
+    cell = side + _GAP
+    sheet = Image.new("RGB", (columns * cell + _GAP, rows * (cell + band) + _GAP), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    font = _fitting_font(draw, labels, side, band - 2)
+    for i, (image, label) in enumerate(zip(images, labels, strict=True)):
+        left, top = _GAP + i % columns * cell, _GAP + i // columns * (cell + band)
+        sheet.paste(Image.fromarray(image), (left, top))
+        draw.text((left + side / 2, top + side + 1), label, _GREY, font, anchor="mt")
+    return sheet
+
+
+def traversal_latents(steps: int, base: dict[int, float] | None = None) -> Array:
+    """Raw latents (steps, 10, 10): row s has factor f, on the second axis, at step s.
+
+    The other factors stay at 0, or at what `base` says by column.
+
+    Raises:
+        UsageError: fewer than two steps.
+    """
+    if steps < 2:
+        raise UsageError(f"a traversal needs at least 2 steps, found {steps}")
+    raw = np.zeros((steps, NUM_FACTORS, NUM_FACTORS), np.float32)
+    for column, value in (base or {}).items():
+        raw[:, :, column] = value
+    for factor in range(NUM_FACTORS):
+        raw[:, factor, factor] = np.linspace(-1, 1, steps)
+    return raw
+
+
+def traversal_figure(images: Array, title: str) -> Image.Image:
+    """Images (steps, factors, H, W, 3) as in the paper's Figure 3: a column a factor, labelled.
+
+    Rows run from raw -1 at the top to raw +1 at the bottom.
+    """
+    steps, factors, side = images.shape[:3]
+    head, left = max(56, side // 2), max(48, side // 3)
+    cell = side + _GAP
+    figure = Image.new("RGB", (left + factors * cell, head + steps * cell), _PAPER)
+    draw = ImageDraw.Draw(figure)
+    draw.text((_GAP, 3), title, _INK, _font(max(11, head // 4)))
+    # A label may take a line for each of its words.
+    lines = [FACTORS[f].label.split() for f in range(factors)]
+    font = _fitting_font(draw, [word for words in lines for word in words], side - 2, head // 4)
+    for f, words in enumerate(lines):
+        draw.multiline_text(
+            (left + f * cell + side / 2, head - 3),
+            "\n".join(words),
+            _INK,
+            font,
+            anchor="md",
+            align="center",
+            spacing=1,
+        )
+    number = _font(max(10, side // 8))
+    for s, value in enumerate(np.linspace(-1, 1, steps)):
+        draw.text((left - 6, head + s * cell + side / 2), f"{value:+.2f}", _GREY, number, "rm")
+        for f in range(factors):
+            figure.paste(Image.fromarray(images[s, f]), (left + f * cell, head + s * cell))
+    return figure

@@ -1,0 +1,492 @@
+"""Rendering: a whole dataset into its directory, or a few images into an array."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import os
+import platform
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import DatasetError, RenderError, UsageError
+from threedident.files import explaining_write_errors, remove_leftovers
+from threedident.latents import SPLITS, check_raw_latents
+from threedident.presets import Preset
+from threedident.progress import Progress
+from threedident.render.engine import EngineSettings
+from threedident.render.mesh import SHAPES
+from threedident.render.scene import SceneBuilder
+from threedident.render.workers import (
+    DEFAULT_TIMEOUT,
+    IMAGES_PER_WORKER,
+    Done,
+    Failed,
+    Task,
+    WorkerPool,
+    call_in_process,
+)
+from threedident.shards import ImageSums, Interval, missing_intervals, read_shard, write_shard
+from threedident.store import LOGS, DatasetDir, latents_digest, toolkit_version
+
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """What rendering finds on this machine: Blender's version, and devices by kind."""
+
+    version: str
+    devices: Mapping[str, int]
+
+
+def _probe() -> Probe:
+    from threedident.render.blender import available_devices, blender_version
+
+    return Probe(blender_version(), available_devices())
+
+
+def probe() -> Probe:
+    """Asks Blender, in a process of its own, for its version and devices.
+
+    Raises:
+        MissingExtraError: bpy is not installed.
+        RenderError: it does not load.
+    """
+    found: Probe = call_in_process(_probe)
+    return found
+
+
+def resolve_device(device: str, found: Probe) -> str:
+    """The kind of device to use: the best one there is for "auto".
+
+    Raises:
+        UsageError: the device is not there.
+    """
+    if device == "auto":
+        return next(kind for kind in (*_preference(found), "cpu") if kind in found.devices)
+    if device not in found.devices:
+        raise UsageError(
+            f"no {device} device found; here are: {', '.join(found.devices)}. "
+            "Choose one of them, or --device auto"
+        )
+    return device
+
+
+def _preference(found: Probe) -> list[str]:
+    from threedident.render.blender import GPU_BACKENDS
+
+    return [kind for kind in GPU_BACKENDS if kind in found.devices]
+
+
+def default_workers(device: str, found: Probe, threads: int) -> int:
+    """A worker per processor this process may use, or per GPU."""
+    if device != "cpu":
+        return found.devices[device]
+    affinity = getattr(os, "sched_getaffinity", None)
+    processors = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, processors // threads)
+
+
+def dataset_settings(
+    engine: EngineSettings, *, seed: int, split: str, given: npt.NDArray[np.float32] | None
+) -> dict[str, Any]:
+    """All that decides a dataset's content, for `dataset.json`."""
+    if split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}: expected one of {', '.join(SPLITS)}")
+    shape = engine.preset.shape
+    latents: dict[str, Any] = {"source": "seed"}
+    if given is not None:
+        latents = {"source": "file", "count": len(given), "sha256": latents_digest(given)}
+    return {
+        "preset": engine.preset.as_dict(),
+        "mesh_sha256": (
+            None if shape in SHAPES else hashlib.sha256(Path(shape).read_bytes()).hexdigest()
+        ),
+        "seed": seed,
+        "split": split,
+        "latents": latents,
+        "resolution": engine.resolution,
+        "engine": engine.as_dict(),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class JobOptions:
+    """How to render, none of which changes a pixel.
+
+    Attributes:
+        workers: processes; None: one per processor or GPU.
+        threads: of each process.
+        part, parts: render only the shards whose number is `part` modulo `parts`.
+        timeout: seconds without a finished image after which a worker is replaced.
+        images_per_worker: images after which a worker is replaced.
+    """
+
+    workers: int
+    threads: int = 1
+    devices: int = 1
+    part: int = 0
+    parts: int = 1
+    timeout: float = DEFAULT_TIMEOUT
+    images_per_worker: int = IMAGES_PER_WORKER
+
+
+@dataclasses.dataclass
+class Summary:
+    """What a run of `render_dataset` did.
+
+    Attributes:
+        rendered: images that are now in shards and were not before.
+        seconds: it took.
+        redone: shards that were corrupt and have been rendered again.
+        failed: images that could not be rendered: number to reason.
+        interrupted: whether it was asked to stop.
+        peak_memory: the largest resident memory of a worker, bytes.
+    """
+
+    rendered: int = 0
+    seconds: float = 0.0
+    redone: list[str] = dataclasses.field(default_factory=list)
+    failed: dict[int, str] = dataclasses.field(default_factory=dict)
+    interrupted: bool = False
+    peak_memory: int = 0
+
+
+class _OpenShard:
+    """A shard whose images are coming in."""
+
+    def __init__(self, interval: Interval, raw: Array, latents: Array, resolution: int) -> None:
+        self.interval = interval
+        self.raw_latents, self.latents = raw, latents
+        self.images = np.empty((interval.count, resolution, resolution, 3), np.uint8)
+        self.have = np.zeros(interval.count, bool)
+        self.failed = 0
+
+    def runs(self) -> list[tuple[int, int]]:
+        """The stretches of finished images: offset of the first, and count."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], self.have, [False]])))
+        return [(int(a), int(b - a)) for a, b in edges.reshape(-1, 2)]
+
+
+def render_dataset(
+    dataset: DatasetDir, total: int, engine: EngineSettings, options: JobOptions
+) -> Summary:
+    """Renders what a dataset lacks of its first `total` images.
+
+    Finished shards stay whatever happens. On SIGINT or SIGTERM it stops within seconds,
+    keeping the images that it can write as a shorter shard.
+
+    Raises:
+        DatasetError: the disk is full or cannot be written to.
+        RenderError: the renderer cannot start.
+    """
+    root = dataset.root
+    logs = root / LOGS
+    with explaining_write_errors(logs):
+        logs.mkdir(exist_ok=True)
+        remove_leftovers(root)
+    summary = Summary()
+    started = time.monotonic()
+    good, summary.redone = _check_finished(dataset, options)
+    todo = missing_intervals(
+        total, dataset.manifest.shard_size, good, part=options.part, parts=options.parts
+    )
+    images = sum(interval.count for interval in todo)
+    if images:
+        builder = SceneBuilder(engine.preset)
+        _check_space(root, images, dataset)
+        pool = WorkerPool(
+            engine,
+            workers=min(options.workers, images),
+            threads=options.threads,
+            devices=options.devices,
+            timeout=options.timeout,
+            images_per_worker=options.images_per_worker,
+            log_dir=logs,
+            log_prefix=f"worker-{platform.node()}-{options.part}",
+        )
+        before = sum(interval.count for interval in good)
+        with (
+            _stop_on_signals() as stop,
+            Progress("rendering", before + images, finished=before) as progress,
+            pool,
+        ):
+            _render(dataset, todo, engine, builder, pool, progress, stop, summary)
+        summary.interrupted = stop.is_set()
+        summary.peak_memory = pool.peak_memory
+    summary.seconds = time.monotonic() - started
+    if dataset.shards():
+        dataset.write_stats()
+    return summary
+
+
+def _render(
+    dataset: DatasetDir,
+    todo: list[Interval],
+    engine: EngineSettings,
+    builder: SceneBuilder,
+    pool: WorkerPool,
+    progress: Progress,
+    stop: threading.Event,
+    summary: Summary,
+) -> None:
+    open_shards: collections.OrderedDict[int, _OpenShard] = collections.OrderedDict()
+    preset = engine.preset
+    provenance = {
+        "device": engine.device,
+        "engine_version": engine.version,
+        "toolkit_version": toolkit_version(),
+        "processor": processor_name(),
+    }
+
+    def tasks() -> Iterator[Task]:
+        for interval in todo:
+            raw = dataset.raw_latents(range(interval.first, interval.stop))
+            latents = preset.to_scene(raw)
+            open_shards[interval.first] = _OpenShard(interval, raw, latents, engine.resolution)
+            for offset in range(interval.count):
+                yield Task(interval.first + offset, latents[offset])
+
+    def shard_of(index: int) -> _OpenShard:
+        return next(
+            shard
+            for shard in open_shards.values()
+            if shard.interval.first <= index < shard.interval.stop
+        )
+
+    def write(shard: _OpenShard, offset: int, count: int) -> None:
+        window = slice(offset, offset + count)
+        interval = Interval(shard.interval.first + offset, count)
+        images, latents = shard.images[window], shard.latents[window]
+        write_shard(
+            dataset.root,
+            interval,
+            images=images,
+            raw_latents=shard.raw_latents[window],
+            latents=latents,
+            sums=ImageSums.of(images, builder.share_in_frame(latents)),
+            fingerprint=dataset.manifest.fingerprint,
+            provenance=provenance,
+            compression=dataset.manifest.compression,
+        )
+        summary.rendered += count
+
+    total = sum(interval.count for interval in todo)
+    try:
+        for result in pool.run(tasks(), total, stop):
+            shard = shard_of(result.index)
+            offset = result.index - shard.interval.first
+            if isinstance(result, Failed):
+                summary.failed[result.index] = result.reason
+                shard.failed += 1
+                progress.note(
+                    f"image {result.index} could not be rendered ({result.reason}); its raw "
+                    f"latents: {[float(v) for v in shard.raw_latents[offset]]}"
+                )
+            else:
+                shard.images[offset] = result.image
+                shard.have[offset] = True
+                progress.advance()
+            if shard.have.sum() + shard.failed == shard.interval.count:
+                # One stretch, the whole shard, unless an image in it has failed for good.
+                for run in shard.runs():
+                    write(shard, *run)
+                del open_shards[shard.interval.first]
+    finally:
+        # Stopped, or by an error: what is finished from a shard's start is kept as well.
+        with contextlib.suppress(DatasetError):
+            for shard in open_shards.values():
+                for offset, count in shard.runs()[:1]:
+                    if offset == 0:
+                        write(shard, offset, count)
+
+
+def _check_finished(dataset: DatasetDir, options: JobOptions) -> tuple[list[Interval], list[str]]:
+    """The shards that are good, and the names of those set aside as corrupt.
+
+    Every shard of this part of the job is read and its checksums compared: that takes
+    seconds where rendering took hours. The others are taken at their word.
+    """
+    size = dataset.manifest.shard_size
+    shards = dataset.shards()
+    ours = {
+        interval: path
+        for interval, path in shards.items()
+        if interval.first // size % options.parts == options.part
+    }
+    good = [interval for interval in shards if interval not in ours]
+    redone = []
+    threads = min(8, os.cpu_count() or 1)
+    with (
+        concurrent.futures.ThreadPoolExecutor(threads) as executor,
+        Progress("checking", len(ours), unit="shards") if len(ours) > 200 else _Silent() as progress,
+    ):
+        for interval, path, fault in executor.map(
+            lambda item: (*item, _fault(dataset, item[1])), ours.items()
+        ):
+            progress.advance()
+            if fault is None:
+                good.append(interval)
+            else:
+                progress.note(f"rendering a corrupt shard again: {fault}")
+                with explaining_write_errors(path):
+                    path.replace(path.with_name(path.name + ".corrupt"))
+                redone.append(path.name)
+    return sorted(good), redone
+
+
+class _Silent:
+    """Stands in for a progress bar where the work is short."""
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def advance(self) -> None:
+        """Counts nothing."""
+
+    def note(self, message: str) -> None:
+        """Prints a line."""
+        Progress._print(message)
+
+
+def _fault(dataset: DatasetDir, path: Path) -> str | None:
+    """What is wrong with a shard; None for a good one."""
+    try:
+        read_shard(
+            path,
+            resolution=dataset.manifest.resolution,
+            fingerprint=dataset.manifest.fingerprint,
+        )
+    except DatasetError as error:
+        return str(error)
+    return None
+
+
+def _check_space(root: Path, images: int, dataset: DatasetDir) -> None:
+    """Refuses at once what the disk cannot hold, rather than hours later.
+
+    Raises:
+        DatasetError: too little space is left.
+    """
+    if dataset.manifest.compression != "none":
+        return
+    needed = images * (dataset.manifest.resolution**2 * 3 + 100)
+    free = shutil.disk_usage(root).free
+    if needed > free:
+        raise DatasetError(
+            f"the disk is too full: {images} images need {needed / 1e9:.1f} GB, {root} has "
+            f"{free / 1e9:.1f} GB left. Make room, choose a smaller --n or --resolution, or "
+            "start a new dataset with --compression gzip"
+        )
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; a second one ends the process as usual."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def processor_name() -> str:
+    """What the processor calls itself: pixels are promised equal on one type of it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def render_images(
+    raw_latents: npt.ArrayLike,
+    preset: Preset,
+    *,
+    resolution: int = 224,
+    quality: str = "standard",
+    device: str = "auto",
+    workers: int | None = None,
+    title: str = "rendering",
+) -> npt.NDArray[np.uint8]:
+    """Renders raw latents into an array, in worker processes.
+
+    Factors that the preset holds fixed are taken from the preset.
+
+    Args:
+        raw_latents: (N, 10), in [-1, 1].
+        preset: the generator.
+        resolution: pixels along each side.
+        quality: draft, standard or reference.
+        device: auto or a kind of device.
+        workers: processes; None: one per processor or GPU.
+        title: what the progress bar says.
+
+    Returns:
+        (N, H, W, 3) uint8 sRGB.
+
+    Raises:
+        UsageError: an argument does not fit.
+        RenderError: an image could not be rendered.
+    """
+    raw = preset.hold_fixed(check_raw_latents(raw_latents))
+    latents = preset.to_scene(raw)
+    EngineSettings(preset, resolution, quality, device)  # complains before Blender is started
+    SceneBuilder(preset)
+    found = probe()
+    kind = resolve_device(device, found)
+    engine = EngineSettings(preset, resolution, quality, kind, version=found.version)
+    images = np.empty((len(raw), resolution, resolution, 3), np.uint8)
+    count = workers or default_workers(kind, found, 1)
+    with (
+        tempfile.TemporaryDirectory(prefix="3dident-log-") as logs,
+        WorkerPool(
+            engine,
+            workers=min(count, len(raw)),
+            devices=found.devices[kind],
+            timeout=default_timeout(resolution),
+            log_dir=Path(logs),
+        ) as pool,
+        Progress(title, len(raw)) as progress,
+    ):
+        for result in pool.run((Task(i, row) for i, row in enumerate(latents)), len(raw)):
+            if not isinstance(result, Done):
+                raise RenderError(f"image {result.index} could not be rendered: {result.reason}")
+            images[result.index] = result.image
+            progress.advance()
+    return images
+
+
+def default_timeout(resolution: int) -> float:
+    """Seconds that one image may take, by far more than any quality needs."""
+    return DEFAULT_TIMEOUT * max(1.0, (resolution / 224) ** 2)

@@ -1,0 +1,158 @@
+"""What the layered quality levels need beside a renderer: regions, and the way from a coarse grid up.
+
+A region is where in the image a layer can differ from what is known without it: the
+object's own outline, its shadow on the ground, the spotlight's pool of light. Regions are
+never too small: they bound convex sets through points that enclose them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.render.scene import AREA, CAMERA, SPOT, SUN, Camera, Scene
+
+Array = npt.NDArray[Any]
+
+_MARGIN = 2  # pixels: the filter reaches 1.5 pixels out
+_CORNERS = 8  # of the polygon drawn around a round light
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """Columns left..right and rows top..bottom of an image, ends not included."""
+
+    left: int
+    right: int
+    top: int
+    bottom: int
+
+    @property
+    def empty(self) -> bool:
+        return self.right <= self.left or self.bottom <= self.top
+
+    @property
+    def window(self) -> tuple[slice, slice]:
+        return slice(self.top, self.bottom), slice(self.left, self.right)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """A square pixel grid over the camera's view, wider than it by a padding on every side.
+
+    Attributes:
+        pixels: along each side of the view.
+        padding: pixels beyond the view, on each side.
+    """
+
+    pixels: int
+    padding: int = 0
+
+    @property
+    def side(self) -> int:
+        return self.pixels + 2 * self.padding
+
+    @property
+    def camera(self) -> Camera:
+        """The scene's camera, its sensor widened to the whole grid."""
+        width = CAMERA.sensor_width * self.side / self.pixels
+        return dataclasses.replace(CAMERA, sensor_width=width)
+
+    @property
+    def whole(self) -> Region:
+        return Region(0, self.side, 0, self.side)
+
+    def around(self, points: Array) -> Region:
+        """The region that holds the convex hull of points (N, 3); all of it if in doubt."""
+        if not len(points) or not np.isfinite(points).all():
+            return self.whole
+        column, row, depth = self.camera.project(points, self.side)
+        if depth.min() <= 1e-3:
+            return self.whole
+
+        def limit(value: float) -> int:
+            return int(min(max(value, 0), self.side))
+
+        return Region(
+            limit(math.floor(column.min()) - _MARGIN),
+            limit(math.ceil(column.max()) + _MARGIN),
+            limit(math.floor(row.min()) - _MARGIN),
+            limit(math.ceil(row.max()) + _MARGIN),
+        )
+
+
+def _polygon(radius: float) -> Array:
+    """(8, 2) corners of a polygon around a disk."""
+    angle = 2 * np.pi * np.arange(_CORNERS) / _CORNERS
+    return radius / math.cos(np.pi / _CORNERS) * np.stack([np.cos(angle), np.sin(angle)], 1)
+
+
+def sun_shadow(scene: Scene, points: Array) -> Array:
+    """Points on the ground whose convex hull holds the sun's shadow of `points` (N, 3)."""
+    lean = _polygon(math.tan(SUN.angle / 2))
+    height = points[:, 2] - scene.ground_height
+    xy = points[:, None, :2] + height[:, None, None] * lean[None]
+    z = np.full((*xy.shape[:2], 1), scene.ground_height)
+    return np.concatenate([xy, z], axis=2).reshape(-1, 3)
+
+
+def area_shadow(scene: Scene, points: Array) -> Array:
+    """The same for the area light; not finite where the object reaches up to the light."""
+    half = AREA.side / 2
+    corners = np.array([[-half, -half], [-half, half], [half, -half], [half, half]])
+    corners = corners + np.array(AREA.location[:2])
+    drop = AREA.location[2] - points[:, 2]
+    if drop.min() < 0.05:
+        return np.full((1, 3), np.nan)
+    reach = (AREA.location[2] - scene.ground_height) / drop
+    xy = corners[None] + reach[:, None, None] * (points[:, None, :2] - corners[None])
+    z = np.full((*xy.shape[:2], 1), scene.ground_height)
+    return np.concatenate([xy, z], axis=2).reshape(-1, 3)
+
+
+def spot_pool(scene: Scene) -> Array:
+    """Points on the ground whose convex hull holds all that the spotlight can reach.
+
+    The light is a disk: the union of its points' cones lies in the cone whose tip stands
+    radius / sin(half angle) behind it.
+    """
+    half = SPOT.cone / 2
+    spot = np.array(scene.spot_location)
+    axis = np.array(scene.location) - spot
+    axis /= np.linalg.norm(axis)
+    side = np.cross(axis, [0.0, 0.0, 1.0] if abs(axis[2]) < 0.9 else [1.0, 0.0, 0.0])
+    side /= np.linalg.norm(side)
+    frame = np.stack([side, np.cross(axis, side)])
+    tip = spot - axis * SPOT.radius / math.sin(half)
+    rays = axis + _polygon(math.tan(half)) @ frame
+    if rays[:, 2].max() > -1e-3:
+        return np.full((1, 3), np.nan)
+    reach = (scene.ground_height - tip[2]) / rays[:, 2]
+    return tip + reach[:, None] * rays
+
+
+def spline_matrix(grid: Grid, resolution: int) -> Array:
+    """(resolution, grid.side): cubic-spline interpolation from a grid to the image's pixels.
+
+    Splines through the values (natural-looking ends come from mirroring), evaluated at the
+    centres of the image's pixels. Applied along both axes it brings an image up.
+    """
+    n = grid.side
+    collocation = (4 * np.eye(n) + np.eye(n, k=1) + np.eye(n, k=-1)) / 6
+    collocation[0, 1] = collocation[-1, -2] = 2 / 6
+    position = (np.arange(resolution) + 0.5) * grid.pixels / resolution - 0.5 + grid.padding
+    first = np.floor(position).astype(int)
+    t = position - first
+    weights = np.stack(
+        [(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3], axis=1
+    )
+    evaluation = np.zeros((resolution, n))
+    for k in range(4):
+        index = np.abs(first + k - 1)
+        index = np.where(index > n - 1, 2 * (n - 1) - index, index)
+        np.add.at(evaluation, (np.arange(resolution), index), weights[:, k] / 6)
+    return evaluation @ np.linalg.inv(collocation)

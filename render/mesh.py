@@ -1,0 +1,419 @@
+"""The shapes, as arrays: vertices, faces and corner normals, for whichever engine draws them.
+
+Every built-in shape is made from numbers in this file; there is no binary asset. A shape
+is given before the preset's scale is applied, centred as the published generator has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import MissingExtraError, UsageError
+
+Array = npt.NDArray[Any]
+
+MESH_SUFFIXES = (".obj", ".ply", ".stl", ".glb")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """A polygon mesh.
+
+    Attributes:
+        vertices: (V, 3) float64.
+        corners: (C,) int32, the vertex of every face corner, face after face,
+            counter-clockwise seen from outside.
+        sizes: (F,) int32, how many corners each face has (3 or 4 for the built-in shapes).
+        normals: (C, 3) float64, the unit shading normal at every corner.
+        smooth: whether normals are interpolated over a face (False: flat shading).
+        native_normals: whether `normals` are what any renderer derives by itself from the
+            faces (angle-weighted when smooth, face normals when flat).
+    """
+
+    vertices: Array
+    corners: Array
+    sizes: Array
+    normals: Array
+    smooth: bool
+    native_normals: bool = True
+
+    @property
+    def starts(self) -> Array:
+        """(F,) int64: where each face's corners begin."""
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+
+    @property
+    def extent(self) -> float:
+        """The largest side of the axis-aligned bounding box."""
+        return float(np.ptp(self.vertices, axis=0).max())
+
+    def triangles(self) -> Array:
+        """(T, 3) int64 indices into the corners: every face as a fan of triangles."""
+        starts, sizes = self.starts, self.sizes
+        fans = []
+        for k in range(1, int(sizes.max()) - 1):
+            first = starts[sizes > k + 1]
+            fans.append(np.stack([first, first + k, first + k + 1], axis=1))
+        return np.concatenate(fans)
+
+
+def _from_faces(
+    vertices: Array, faces: list[Array], *, smooth: bool, native: bool = True
+) -> Mesh:
+    sizes = np.array([len(f) for f in faces], np.int32)
+    corners = np.concatenate(faces).astype(np.int32)
+    normals = corner_normals(vertices, corners, sizes, smooth=smooth)
+    return Mesh(vertices, corners, sizes, normals, smooth, native)
+
+
+def face_normals(vertices: Array, corners: Array, sizes: Array) -> Array:
+    """(F, 3) unit normals by Newell's method; zero for a face without area."""
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    face = np.repeat(np.arange(len(sizes)), sizes)
+    following = np.arange(len(corners)) + 1
+    following[starts + sizes - 1] = starts
+    a, b = vertices[corners], vertices[corners[following]]
+    # Relative to the face's first corner: the cross products of far-off faces cancel badly.
+    origin = vertices[corners[starts]][face]
+    cross = np.cross(a - origin, b - origin)
+    normals = np.zeros((len(sizes), 3))
+    np.add.at(normals, face, cross)
+    length = np.linalg.norm(normals, axis=1, keepdims=True)
+    return np.divide(normals, length, out=np.zeros_like(normals), where=length > 0)
+
+
+def corner_normals(vertices: Array, corners: Array, sizes: Array, *, smooth: bool) -> Array:
+    """(C, 3) corner normals: the face's own, or the angle-weighted mean at its vertex."""
+    per_face = face_normals(vertices, corners, sizes)
+    face = np.repeat(np.arange(len(sizes)), sizes)
+    if not smooth:
+        return per_face[face]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    following = np.arange(len(corners)) + 1
+    following[starts + sizes - 1] = starts
+    previous = np.arange(len(corners)) - 1
+    previous[starts] = starts + sizes - 1
+    here = vertices[corners]
+    to_next = vertices[corners[following]] - here
+    to_previous = vertices[corners[previous]] - here
+    cosine = (to_next * to_previous).sum(1) / (
+        np.linalg.norm(to_next, axis=1) * np.linalg.norm(to_previous, axis=1)
+    )
+    angle = np.arccos(np.clip(cosine, -1.0, 1.0))
+    summed = np.zeros_like(vertices)
+    np.add.at(summed, corners, per_face[face] * angle[:, None])
+    length = np.linalg.norm(summed, axis=1, keepdims=True)
+    summed = np.divide(summed, length, out=np.zeros_like(summed), where=length > 0)
+    return summed[corners]
+
+
+# --- The Newell teapot ------------------------------------------------------------------
+
+_PATCH_QUADS = 10  # quads along each side of a bicubic patch
+_TEAPOT_SCALE = 0.6346859439970953
+_TEAPOT_SINK = 0.906694233417511
+_TEAPOT_TURN = -np.pi / 4
+_ARC = 0.56  # control points of a quarter turn of radius r: (r, 0) (r, -k r) (k r, -r) (0, -r)
+_ARC_KNOB = 0.5625  # the knob's second row uses another k than every other row
+
+# Profiles of control points (r, z), each swept over four quarter turns.
+_RIM = [(1.4, 2.4), (1.3375, 2.53125), (1.4375, 2.53125), (1.5, 2.4)]
+_BODY_UPPER = [(1.5, 2.4), (1.75, 1.875), (2, 1.35), (2, 0.9)]
+_BODY_LOWER = [(2, 0.9), (2, 0.45), (1.5, 0.225), (1.5, 0.15)]
+_BOTTOM = [(0, 0), (1.425, 0), (1.5, 0.075), (1.5, 0.15)]
+_LID_KNOB = [(0, 3.15), (0.8, 3.15), (0, 2.85), (0.2, 2.7)]
+_LID = [(0.2, 2.7), (0.4, 2.55), (1.3, 2.55), (1.3, 2.4)]
+
+# Patches as four rows of four points; each has a mirror image in y.
+_HANDLE_UPPER = [
+    [(-1.6, 0, 2.025), (-1.6, -0.3, 2.025), (-1.5, -0.3, 2.25), (-1.5, 0, 2.25)],
+    [(-2.3, 0, 2.025), (-2.3, -0.3, 2.025), (-2.5, -0.3, 2.25), (-2.5, 0, 2.25)],
+    [(-2.7, 0, 2.025), (-2.7, -0.3, 2.025), (-3, -0.3, 2.25), (-3, 0, 2.25)],
+    [(-2.7, 0, 1.8), (-2.7, -0.3, 1.8), (-3, -0.3, 1.8), (-3, 0, 1.8)],
+]
+_HANDLE_LOWER = [
+    _HANDLE_UPPER[3],
+    [(-2.7, 0, 1.575), (-2.7, -0.3, 1.575), (-3, -0.3, 1.35), (-3, 0, 1.35)],
+    [(-2.5, 0, 1.125), (-2.5, -0.3, 1.125), (-2.65, -0.3, 0.9375), (-2.65, 0, 0.9375)],
+    [(-2, 0, 0.9), (-2, -0.3, 0.9), (-1.9, -0.3, 0.6), (-1.9, 0, 0.6)],
+]
+_SPOUT_LOWER = [
+    [(1.7, 0, 1.425), (1.7, -0.66, 1.425), (1.7, -0.66, 0.6), (1.7, 0, 0.6)],
+    [(2.6, 0, 1.425), (2.6, -0.66, 1.425), (3.1, -0.66, 0.825), (3.1, 0, 0.825)],
+    [(2.3, 0, 2.1), (2.3, -0.25, 2.1), (2.4, -0.25, 2.025), (2.4, 0, 2.025)],
+    [(2.7, 0, 2.4), (2.7, -0.25, 2.4), (3.3, -0.25, 2.4), (3.3, 0, 2.4)],
+]
+_SPOUT_UPPER = [
+    _SPOUT_LOWER[3],
+    [(2.8, 0, 2.475), (2.8, -0.25, 2.475), (3.525, -0.25, 2.49375), (3.525, 0, 2.49375)],
+    [(2.9, 0, 2.475), (2.9, -0.15, 2.475), (3.45, -0.15, 2.5125), (3.45, 0, 2.5125)],
+    [(2.8, 0, 2.4), (2.8, -0.15, 2.4), (3.2, -0.15, 2.4), (3.2, 0, 2.4)],
+]
+
+
+def _swept(profile: list[tuple[float, float]], *, arcs: tuple[float, ...]) -> Array:
+    """(4, 4, 4, 3) control points: a profile swept over four quarter turns."""
+    quarter = np.array(
+        [
+            [(r, 0, z), (r, -k * r, z), (k * r, -r, z), (0, -r, z)]
+            for (r, z), k in zip(profile, arcs, strict=True)
+        ],
+        float,
+    )
+    turns = []
+    for step in range(4):
+        c, s = [(1, 0), (0, -1), (-1, 0), (0, 1)][step]
+        x, y = quarter[..., 0], quarter[..., 1]
+        turns.append(np.stack([c * x - s * y, s * x + c * y, quarter[..., 2]], axis=-1))
+    return np.stack(turns)
+
+
+def _mirrored(rows: list[list[tuple[float, float, float]]]) -> Array:
+    """(2, 4, 4, 3) control points: a patch, and its mirror image in y walked backwards.
+
+    Backwards, so that both halves run around the tube in the same direction.
+    """
+    patch = np.array(rows, float)
+    mirror = patch[:, ::-1] * np.array([1.0, -1.0, 1.0])
+    return np.stack([patch, mirror])
+
+
+def _tessellate(patches: Array) -> Array:
+    """(P, q + 1, q + 1, 3) points of bicubic Bezier patches (P, 4, 4, 3)."""
+    t = np.linspace(0.0, 1.0, _PATCH_QUADS + 1)[:, None]
+    basis = np.concatenate(
+        [(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1
+    )
+    return np.einsum("ai,bj,pijc->pabc", basis, basis, patches)
+
+
+def _weld(patches: Array) -> tuple[Array, list[Array]]:
+    """Vertices and faces of one component, its patches welded; poles become triangles."""
+    points = _tessellate(patches).reshape(-1, 3)
+    _, first, inverse = np.unique(
+        np.round(points, 9) + 0.0, axis=0, return_index=True, return_inverse=True
+    )
+    vertices, inverse = points[first], inverse.reshape(-1)
+    side = _PATCH_QUADS + 1
+    grid = inverse.reshape(len(patches), side, side)
+    quads = np.stack(
+        [grid[:, :-1, :-1], grid[:, :-1, 1:], grid[:, 1:, 1:], grid[:, 1:, :-1]], axis=-1
+    ).reshape(-1, 4)
+    faces = []
+    for quad in quads:
+        kept = quad[quad != np.roll(quad, 1)]
+        faces.append(kept)
+    return vertices, faces
+
+
+def _facing_outward(vertices: Array, faces: list[Array]) -> list[Array]:
+    """The faces of a consistently wound component, wound so that they enclose a volume > 0."""
+    centred = vertices - vertices.mean(0)
+    volume = 0.0
+    for face in faces:
+        a = centred[face[0]]
+        for k in range(1, len(face) - 1):
+            volume += float(a @ np.cross(centred[face[k]], centred[face[k + 1]]))
+    return faces if volume > 0 else [face[::-1] for face in faces]
+
+
+def teapot() -> Mesh:
+    """The Newell teapot: 32 patches of 10 x 10 quads, 3242 vertices, smooth.
+
+    Body, lid, handle and spout are components of their own: vertices are welded inside a
+    component, not across, so 160 edges stay open.
+    """
+    plain = (_ARC,) * 4
+    knob = (_ARC, _ARC_KNOB, _ARC, _ARC)
+    components = [
+        np.concatenate(
+            [
+                _swept(_RIM, arcs=plain),
+                _swept(_BODY_UPPER, arcs=plain),
+                _swept(_BODY_LOWER, arcs=plain),
+                # Reversed, so that the whole outline runs one way and the winding agrees.
+                _swept(_BOTTOM[::-1], arcs=plain),
+            ]
+        ),
+        np.concatenate([_swept(_LID_KNOB, arcs=knob), _swept(_LID, arcs=plain)]),
+        np.concatenate([_mirrored(_HANDLE_UPPER), _mirrored(_HANDLE_LOWER)]),
+        np.concatenate([_mirrored(_SPOUT_LOWER), _mirrored(_SPOUT_UPPER)]),
+    ]
+    all_vertices: list[Array] = []
+    all_faces: list[Array] = []
+    offset = 0
+    for patches in components:
+        vertices, faces = _weld(patches)
+        all_faces += [face + offset for face in _facing_outward(vertices, faces)]
+        all_vertices.append(vertices)
+        offset += len(vertices)
+    points = np.concatenate(all_vertices) * _TEAPOT_SCALE
+    points[:, 2] -= _TEAPOT_SINK
+    c, s = np.cos(_TEAPOT_TURN), np.sin(_TEAPOT_TURN)
+    turned = np.stack(
+        [c * points[:, 0] - s * points[:, 1], s * points[:, 0] + c * points[:, 1], points[:, 2]],
+        axis=1,
+    )
+    return _from_faces(turned, all_faces, smooth=True)
+
+
+# --- The other shapes -------------------------------------------------------------------
+
+_BEVEL = 0.1  # radius of the cube's rounded edges
+_BEVEL_STEPS = 8
+_AROUND, _ALONG = 256, 128  # facets of the sphere and the cylinder: dense, as they are flat
+
+
+def cube() -> Mesh:
+    """A cube of side 2 with edges rounded to radius 0.1, smooth."""
+    inner = 1.0 - _BEVEL
+    # One side's coordinate: from the middle of one bevel, over the flat, to the next one's.
+    half = inner + _BEVEL * np.tan(np.linspace(0, np.pi / 4, _BEVEL_STEPS + 1))
+    line = np.concatenate([-half[::-1], half])
+    u, v = np.meshgrid(line, line, indexing="ij")
+    w = np.ones_like(u)
+    vertices: list[Array] = []
+    normals: list[Array] = []
+    for axis in range(3):
+        for sign in (1.0, -1.0):
+            # (u, v, w) cyclic keeps the winding; the opposite side swaps u and v.
+            parts = (u, v, w) if sign > 0 else (v, u, -w)
+            point = np.stack(np.roll(parts, axis + 1, axis=0), axis=-1).reshape(-1, 3)
+            core = np.clip(point, -inner, inner)
+            outward = point - core
+            outward /= np.linalg.norm(outward, axis=1, keepdims=True)
+            vertices.append(core + _BEVEL * outward)
+            normals.append(outward)
+    points = np.concatenate(vertices)
+    _, first, inverse = np.unique(
+        np.round(points, 9) + 0.0, axis=0, return_index=True, return_inverse=True
+    )
+    side = len(line)
+    grid = inverse.reshape(6, side, side)
+    quads = np.stack(
+        [grid[:, :-1, :-1], grid[:, 1:, :-1], grid[:, 1:, 1:], grid[:, :-1, 1:]], axis=-1
+    ).reshape(-1, 4)
+    corners = quads.reshape(-1).astype(np.int32)
+    return Mesh(
+        points[first],
+        corners,
+        np.full(len(quads), 4, np.int32),
+        np.concatenate(normals)[first][corners],
+        smooth=True,
+        native_normals=False,
+    )
+
+
+def _revolved(rings: list[Array]) -> tuple[Array, list[Array]]:
+    """Vertices and faces of rings from top to bottom; a ring of one point is a pole."""
+    starts = np.cumsum([0, *(len(r) for r in rings)])
+    faces: list[Array] = []
+    for k in range(len(rings) - 1):
+        top, bottom = starts[k], starts[k + 1]
+        i = np.arange(_AROUND)
+        j = (i + 1) % _AROUND
+        if len(rings[k]) == 1:
+            faces += list(np.stack([np.full_like(i, top), bottom + i, bottom + j], 1))
+        elif len(rings[k + 1]) == 1:
+            faces += list(np.stack([top + i, np.full_like(i, bottom), top + j], 1))
+        else:
+            faces += list(np.stack([top + i, bottom + i, bottom + j, top + j], 1))
+    return np.concatenate(rings), faces
+
+
+def _circle(radius: float, z: float) -> Array:
+    angle = 2 * np.pi * np.arange(_AROUND) / _AROUND
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle), np.full_like(angle, z)], 1)
+
+
+def sphere() -> Mesh:
+    """A sphere of diameter 2, flat-shaded in dense facets."""
+    polar = np.pi * np.arange(1, _ALONG) / _ALONG
+    rings = [np.array([[0.0, 0.0, 1.0]])]
+    rings += [_circle(float(np.sin(p)), float(np.cos(p))) for p in polar]
+    rings += [np.array([[0.0, 0.0, -1.0]])]
+    return _from_faces(*_revolved(rings), smooth=False)
+
+
+def cylinder() -> Mesh:
+    """A cylinder of diameter 2 and height 2, flat-shaded in dense facets."""
+    rings = [np.array([[0.0, 0.0, 1.0]]), _circle(1.0, 1.0), _circle(1.0, -1.0)]
+    rings += [np.array([[0.0, 0.0, -1.0]])]
+    return _from_faces(*_revolved(rings), smooth=False)
+
+
+SHAPES: dict[str, Callable[[], Mesh]] = {
+    "teapot": teapot,
+    "cube": cube,
+    "sphere": sphere,
+    "cylinder": cylinder,
+}
+
+
+def load_mesh(path: str | Path) -> Mesh:
+    """A user's mesh (.obj, .ply, .stl, .glb), its bounding box centred on the origin.
+
+    It keeps its size. Vertex normals of the file are used where it has them; without
+    them the faces are flat.
+
+    Raises:
+        UsageError: the file is missing, of another kind, unreadable, or holds no face.
+        MissingExtraError: trimesh, which reads the file, is not installed.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in MESH_SUFFIXES:
+        raise UsageError(
+            f"cannot read the mesh {path}: expected one of {', '.join(MESH_SUFFIXES)}"
+        )
+    if not path.is_file():
+        raise UsageError(f"cannot read the mesh {path}: there is no such file")
+    try:
+        import trimesh
+    except ImportError as error:
+        raise MissingExtraError("trimesh", "render", "reading a mesh file") from error
+    try:
+        loaded = trimesh.load(path, force="mesh", process=False)
+        vertices = np.asarray(loaded.vertices, float)
+        faces = np.asarray(loaded.faces, np.int32)
+    except Exception as error:  # trimesh raises whatever its parsers raise
+        raise UsageError(f"cannot read the mesh {path}: {error or type(error).__name__}") from error
+    if vertices.ndim != 2 or vertices.shape[1:] != (3,) or faces.ndim != 2 or not len(faces):
+        raise UsageError(f"cannot read the mesh {path}: it holds no faces")
+    if faces.min() < 0 or faces.max() >= len(vertices):
+        raise UsageError(f"cannot read the mesh {path}: a face refers to a vertex it does not have")
+    used = vertices[np.unique(faces)]
+    if not np.isfinite(used).all():
+        raise UsageError(f"cannot read the mesh {path}: a vertex is not a finite number")
+    low, high = used.min(0), used.max(0)
+    if not (high - low).max() > 0:
+        raise UsageError(f"cannot read the mesh {path}: all its vertices are one point")
+    vertices = vertices - (low + high) / 2
+    corners = faces.reshape(-1)
+    sizes = np.full(len(faces), 3, np.int32)
+    if "vertex_normals" in loaded._cache.cache:
+        normals = np.asarray(loaded.vertex_normals, float)[corners]
+        return Mesh(vertices, corners, sizes, normals, smooth=True, native_normals=False)
+    return Mesh(
+        vertices, corners, sizes, corner_normals(vertices, corners, sizes, smooth=False), False
+    )
+
+
+def get_mesh(shape: str) -> Mesh:
+    """The mesh of a shape name, or of a user's file.
+
+    Raises:
+        UsageError: neither a known shape nor a readable mesh file.
+    """
+    if shape in SHAPES:
+        return SHAPES[shape]()
+    if Path(shape).suffix.lower() in MESH_SUFFIXES:
+        return load_mesh(shape)
+    raise UsageError(
+        f"unknown shape {shape!r}: expected one of {', '.join(SHAPES)}, "
+        f"or a mesh file ({', '.join(MESH_SUFFIXES)})"
+    )

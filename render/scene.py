@@ -1,0 +1,168 @@
+"""The 3DIdent scene as plain data: what stands where, in which colour. It knows no renderer."""
+
+from __future__ import annotations
+
+import colorsys
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.presets import Preset
+from threedident.render.mesh import Mesh, get_mesh
+
+Array = npt.NDArray[Any]
+Vector = tuple[float, float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Camera:
+    """A perspective camera looking at the origin, its y axis up in the image."""
+
+    location: Vector = (8.0, 0.0, 8.0)
+    focal_length: float = 35.0  # mm
+    sensor_width: float = 50.0  # mm
+
+    def project(self, points: Array, resolution: int) -> tuple[Array, Array, Array]:
+        """Where points (N, 3) appear: column and row in pixels, and depth in m, (N,) each.
+
+        The image spans [0, resolution] in both; a point at depth <= 0 is behind the camera.
+        """
+        location = np.array(self.location)
+        forward = -location / np.linalg.norm(location)
+        right = np.cross(forward, [0.0, 0.0, 1.0])
+        right /= np.linalg.norm(right)
+        up = np.cross(right, forward)
+        offset = np.asarray(points, float) - location
+        depth = offset @ forward
+        zoom = 2 * self.focal_length / self.sensor_width
+        with np.errstate(divide="ignore", invalid="ignore"):
+            column = (1 + zoom * (offset @ right) / depth) * resolution / 2
+            row = (1 - zoom * (offset @ up) / depth) * resolution / 2
+        return column, row, depth
+
+
+@dataclasses.dataclass(frozen=True)
+class Sun:
+    """Parallel light from straight above."""
+
+    irradiance: float = 0.5  # W / m^2
+    angle: float = 0.19933730363845825  # rad, the sun's angular diameter
+
+
+@dataclasses.dataclass(frozen=True)
+class AreaLight:
+    """A square that faces down."""
+
+    location: Vector = (0.0, 0.0, 7.0)
+    side: float = 1.0  # m
+    power: float = 39.2699089050293  # W
+
+
+@dataclasses.dataclass(frozen=True)
+class SpotLight:
+    """A spotlight that is aimed at the object; its place and colour are latents."""
+
+    power: float = 3000.0  # W
+    radius: float = 0.5  # m
+    cone: float = math.radians(35)  # rad, the full opening angle
+    blend: float = 0.1
+    orbit: float = 4.0  # m, its distance from the z axis
+    height: float = 6.0  # m, above the object's extent
+
+
+CAMERA = Camera()
+SUN = Sun()
+AREA = AreaLight()
+SPOT = SpotLight()
+GROUND_SIDE = 1500.0  # m
+SATURATION = {"object": 1.0, "spotlight": 0.8, "background": 0.6}
+ORIGIN: Vector = (0.0, 0.0, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scene:
+    """One scene.
+
+    Attributes:
+        location: of the object's origin, m.
+        rotation: its Euler angles about x, y and z in rad; the object is turned by
+            Rz(psi) Ry(theta) Rx(phi).
+        scale: of the object.
+        ground_height: z of the ground plane, m.
+        spot_location: m; the spotlight is aimed at `location`.
+        object_color, spot_color, ground_color: linear RGB, >= 0 (values above 1 stay).
+    """
+
+    location: Vector
+    rotation: Vector
+    scale: float
+    ground_height: float
+    spot_location: Vector
+    object_color: Vector
+    spot_color: Vector
+    ground_color: Vector
+
+    def matrix(self) -> Array:
+        """(3, 3): scale and rotation of the object."""
+        (cx, cy, cz), (sx, sy, sz) = np.cos(self.rotation), np.sin(self.rotation)
+        about_x = np.array([[1, 0, 0], [0, cx, -sx], [0, sx, cx]])
+        about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
+        about_z = np.array([[cz, -sz, 0], [sz, cz, 0], [0, 0, 1]])
+        return self.scale * about_z @ about_y @ about_x
+
+    def place(self, points: Array) -> Array:
+        """Points of the object, (N, 3), in the scene."""
+        return np.asarray(points, float) @ self.matrix().T + np.array(self.location)
+
+
+def hue_color(value: float, saturation: float, *, wrap: bool) -> Vector:
+    """Linear RGB of HSV(value / 2 pi, saturation, 1).
+
+    With `wrap` false a negative hue goes to the conversion as it is, as in the published
+    generator: channels then leave [0, 1], and the renderer takes negative ones as 0.
+    """
+    hue = value / (2 * math.pi)
+    red, green, blue = colorsys.hsv_to_rgb(hue % 1.0 if wrap else hue, saturation, 1.0)
+    return max(0.0, red), max(0.0, green), max(0.0, blue)
+
+
+class SceneBuilder:
+    """Builds the scenes of a preset; holds what they share: the mesh and its size."""
+
+    def __init__(self, preset: Preset) -> None:
+        self.preset = preset
+        self.mesh: Mesh = get_mesh(preset.shape)
+        #: The largest bounding-box side of the scaled, unrotated object, m.
+        self.size = preset.scale * self.mesh.extent
+
+    def build(self, latents: Array) -> Scene:
+        """The scene of one image's latents, (10,) scene values as stored (float32)."""
+        x, y, z, phi, theta, psi, angle, *hues = (float(v) for v in latents)
+        wrap = self.preset.hue == "wrapped"
+        object_hue, spot_hue, ground_hue = hues
+        return Scene(
+            location=(x, y, z + self.size / 2),
+            rotation=(phi, theta, psi),
+            scale=self.preset.scale,
+            ground_height=-self.size,
+            spot_location=(
+                SPOT.orbit * math.sin(angle),
+                SPOT.orbit * math.cos(angle),
+                SPOT.height + self.size,
+            ),
+            object_color=hue_color(object_hue, SATURATION["object"], wrap=wrap),
+            spot_color=hue_color(spot_hue, SATURATION["spotlight"], wrap=wrap),
+            ground_color=hue_color(ground_hue, SATURATION["background"], wrap=wrap),
+        )
+
+    def share_in_frame(self, latents: Array) -> Array:
+        """Which share of the object's vertices lies inside the frame, (N,), of (N, 10) latents."""
+        shares = np.empty(len(latents))
+        for i, row in enumerate(latents):
+            column, line, depth = CAMERA.project(self.build(row).place(self.mesh.vertices), 1)
+            inside = (depth > 0) & (column >= 0) & (column <= 1) & (line >= 0) & (line <= 1)
+            shares[i] = inside.mean()
+        return shares

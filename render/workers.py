@@ -1,0 +1,436 @@
+"""A pool of render processes that outlives its members.
+
+Every worker is a process of its own (spawn) with one engine in it. It is handed a few
+images at a time and sends each back as it is finished. A worker that dies, or is silent
+for too long, is replaced; the image it was at is tried again, up to three times.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import faulthandler
+import multiprocessing as mp
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import RenderError, ThreeDIdentError
+from threedident.files import is_running
+from threedident.render.engine import EngineSettings, create_engine
+
+Array = npt.NDArray[Any]
+
+MAX_ATTEMPTS = 3
+#: A worker is replaced after so many images. Its memory is flat (see the README), so this
+#: only guards against what a new Blender or driver may leak; starting one takes a second.
+IMAGES_PER_WORKER = 1000
+#: Seconds without a finished image after which a worker counts as hung.
+DEFAULT_TIMEOUT = 600.0
+_AT_ONCE = 8  # images handed over at a time: enough to hide the hand-over
+_SCRATCH = "3dident-scratch-"
+_START_LIMIT = 3  # workers in a row that die before they are ready
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One image to render: its number, and its latents (10,) in scene values."""
+
+    index: int
+    latents: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """A finished image."""
+
+    index: int
+    image: npt.NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """An image that could not be rendered in three attempts, and why."""
+
+    index: int
+    reason: str
+
+
+@dataclasses.dataclass
+class _Worker:
+    """A process, its end of the pipe, and what it still owes."""
+
+    process: Any
+    pipe: Connection
+    slot: int
+    log: Path
+    owed: collections.deque[Task] = dataclasses.field(default_factory=collections.deque)
+    taken: int = 0
+    ready: bool = False
+    heard: float = dataclasses.field(default_factory=time.monotonic)
+
+
+def _redirect_output(log: Path) -> None:
+    """Sends what this process prints, Blender's own output below Python included, to a file."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+
+
+def _worker_main(
+    pipe: Connection,
+    settings: EngineSettings,
+    threads: int,
+    device_index: int,
+    scratch: Path,
+    log: Path,
+) -> None:
+    """A worker process: renders what the pipe hands it until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C does
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        _redirect_output(log)
+        faulthandler.enable()
+        engine = create_engine(
+            settings, threads=threads, device_index=device_index, scratch=scratch
+        )
+    except BaseException as error:
+        traceback.print_exc()
+        known = isinstance(error, ThreeDIdentError)
+        pipe.send(("broken", str(error) if known else f"{type(error).__name__}: {error}"))
+        return
+    pipe.send(("ready",))
+    try:
+        while True:
+            for task in pipe.recv():
+                try:
+                    image = engine.render(task.latents)
+                except Exception as error:
+                    traceback.print_exc()
+                    pipe.send(("failed", task.index, f"{type(error).__name__}: {error}"))
+                else:
+                    pipe.send(("done", task.index, image))
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone, or has no more work
+        pass
+    finally:
+        engine.close()
+
+
+class WorkerPool:
+    """Renders tasks in worker processes.
+
+    Use it as a context manager; leaving it ends the workers within a second.
+
+    Args:
+        settings: what to render with.
+        workers: how many processes.
+        threads: of each process.
+        devices: how many GPUs the workers share out among themselves.
+        timeout: seconds without a finished image after which a worker is replaced.
+        images_per_worker: images after which a worker is replaced by a fresh one.
+        log_dir: where each worker's output goes, `worker-K.log`.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        *,
+        workers: int,
+        log_dir: Path,
+        threads: int = 1,
+        devices: int = 1,
+        timeout: float = DEFAULT_TIMEOUT,
+        images_per_worker: int = IMAGES_PER_WORKER,
+        log_prefix: str = "worker",
+    ) -> None:
+        self._settings = settings
+        self._count = workers
+        self._threads = threads
+        self._devices = devices
+        self._timeout = timeout
+        self._images_per_worker = images_per_worker
+        self._log_dir = log_dir
+        self._log_prefix = log_prefix
+        self._workers: list[_Worker] = []
+        self._context = mp.get_context("spawn")
+        self._attempts: collections.Counter[int] = collections.Counter()
+        self._deaths_at_start = 0
+        #: The largest resident memory of a worker seen so far, bytes (Linux; else 0).
+        self.peak_memory = 0
+
+    def __enter__(self) -> WorkerPool:
+        pixels = self._count * self._settings.resolution**2
+        self._scratch = make_scratch(needed=8 * 16 * pixels)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            self._stop(worker)
+        self._workers.clear()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def run(
+        self, tasks: Iterable[Task], total: int, stop: threading.Event | None = None
+    ) -> Iterator[Done | Failed]:
+        """Yields a result for each of `total` tasks, roughly in order, until `stop` is set.
+
+        Raises:
+            RenderError: the engine cannot start, or workers keep dying as they start.
+        """
+        fresh = iter(tasks)
+        again: collections.deque[Task] = collections.deque()
+        unseen = total
+
+        def take(limit: int) -> list[Task]:
+            nonlocal unseen
+            # A few images at once, fewer near the end, so that no worker is left with many.
+            share = (unseen + len(again)) // (2 * self._count)
+            count = min(limit, _AT_ONCE, max(share, 1), unseen + len(again))
+            taken = [again.popleft() for _ in range(min(count, len(again)))]
+            while len(taken) < count:
+                taken.append(next(fresh))
+                unseen -= 1
+            return taken
+
+        while stop is None or not stop.is_set():
+            for slot in range(self._count):
+                if (again or unseen) and all(worker.slot != slot for worker in self._workers):
+                    worker = self._start(slot)
+                    self._hand(worker, take(self._images_per_worker))
+            if not self._workers:
+                return
+            yield from self._collect(again)
+            for worker in list(self._workers):
+                if worker.owed:
+                    continue
+                if batch := take(self._images_per_worker - worker.taken):
+                    self._hand(worker, batch)
+                else:  # it is due to be replaced, or there is nothing left to do
+                    self._stop(worker, gently=True)
+                    self._workers.remove(worker)
+
+    def _start(self, slot: int) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        log = self._log_dir / f"{self._log_prefix}-{slot}.log"
+        # One thread for numpy's linear algebra: the worker's threads are for rendering.
+        with _environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"):
+            process = self._context.Process(
+                target=_worker_main,
+                args=(
+                    theirs,
+                    self._settings,
+                    self._threads,
+                    slot % max(self._devices, 1),
+                    self._scratch,
+                    log,
+                ),
+                daemon=True,
+            )
+            process.start()
+        theirs.close()
+        worker = _Worker(process, ours, slot, log)
+        self._workers.append(worker)
+        return worker
+
+    def _hand(self, worker: _Worker, batch: list[Task]) -> None:
+        worker.owed.extend(batch)
+        worker.taken += len(batch)
+        worker.heard = time.monotonic()
+        # A worker that has just died is noticed when its pipe is read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            worker.pipe.send(batch)
+
+    def _collect(self, again: collections.deque[Task]) -> Iterator[Done | Failed]:
+        """Waits for the next messages and takes them in."""
+        by_pipe = {worker.pipe: worker for worker in self._workers}
+        for pipe in wait(list(by_pipe), timeout=0.5):
+            worker = by_pipe[pipe]  # type: ignore[index]
+            try:
+                message = worker.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                worker.process.join(5)
+                code = worker.process.exitcode
+                reason = (
+                    f"its process was ended by {_signal_name(-code)}"
+                    if code is not None and code < 0
+                    else f"its process ended with exit code {code}"
+                )
+                yield from self._lost(worker, reason, again)
+                continue
+            worker.heard = time.monotonic()
+            match message:
+                case ("ready",):
+                    worker.ready = True
+                    self._deaths_at_start = 0
+                case ("broken", reason):
+                    raise RenderError(f"the renderer cannot start: {reason}")
+                case ("done", index, image):
+                    self._settle(worker, index)
+                    self._attempts.pop(index, None)
+                    self.peak_memory = max(self.peak_memory, _resident(worker.process.pid))
+                    yield Done(index, image)
+                case ("failed", index, reason):
+                    yield from self._try_again(self._settle(worker, index), reason, again)
+        for worker in list(self._workers):
+            if time.monotonic() - worker.heard > self._timeout:
+                yield from self._lost(
+                    worker, f"no image was finished in {self._timeout:g} s", again
+                )
+
+    def _settle(self, worker: _Worker, index: int) -> Task:
+        task = worker.owed.popleft()
+        if task.index != index:
+            raise RuntimeError(f"worker {worker.slot} sent image {index}, expected {task.index}")
+        return task
+
+    def _lost(
+        self, worker: _Worker, reason: str, again: collections.deque[Task]
+    ) -> Iterator[Failed]:
+        """A worker that died or hangs: its image counts an attempt, the rest are only requeued."""
+        self._stop(worker)
+        self._workers.remove(worker)
+        self._keep_log(worker)
+        owed = list(worker.owed)
+        if not worker.ready:
+            self._deaths_at_start += 1
+            if self._deaths_at_start >= _START_LIMIT:
+                raise RenderError(
+                    f"{_START_LIMIT} render processes in a row ended before they were ready; the "
+                    f"last: {reason}. Their output is in {worker.log}"
+                )
+            again.extendleft(reversed(owed))
+            return
+        again.extendleft(reversed(owed[1:]))
+        if owed:
+            yield from self._try_again(owed[0], f"{reason} (log: {worker.log})", again)
+
+    def _try_again(
+        self, task: Task, reason: str, again: collections.deque[Task]
+    ) -> Iterator[Failed]:
+        self._attempts[task.index] += 1
+        if self._attempts[task.index] >= MAX_ATTEMPTS:
+            yield Failed(task.index, reason)
+        else:
+            again.appendleft(task)
+
+    def _keep_log(self, worker: _Worker) -> None:
+        """Keeps the output of a lost worker beside the log that its successor starts anew."""
+        kept = worker.log.with_name(f"{worker.log.stem}-lost.log")
+        with contextlib.suppress(OSError):
+            worker.log.replace(kept)
+            worker.log = kept
+
+    def _stop(self, worker: _Worker, *, gently: bool = False) -> None:
+        worker.pipe.close()
+        if gently:
+            worker.process.join(10)
+        if worker.process.is_alive():
+            worker.process.kill()
+        worker.process.join(10)
+        worker.process.close()
+
+
+def make_scratch(needed: int) -> Path:
+    """A folder for the pixels that pass from Blender to us: in memory if they fit there.
+
+    Folders that killed processes have left behind are removed on the way.
+    """
+    memory = Path("/dev/shm")
+    use_memory = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 * needed
+    parent = memory if use_memory else Path(tempfile.gettempdir())
+    for old in parent.glob(f"{_SCRATCH}*"):
+        pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]
+        if pid.isdigit() and not is_running(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=parent))
+
+
+@contextlib.contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _resident(pid: int | None) -> int:
+    """Peak resident memory of a process in bytes; 0 where the system does not say."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
+    """The result of a function, called in a fresh process that can hold Blender.
+
+    The caller's process stays free of it, and of what it prints.
+
+    Raises:
+        ThreeDIdentError: the function raised one; any other failure is a RenderError.
+    """
+    context = mp.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_call_main, args=(theirs, function, args, log or Path(os.devnull)), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        outcome = ours.recv()
+    except EOFError:
+        process.join(5)
+        raise RenderError(
+            f"a helper process ended with exit code {process.exitcode}"
+            + (f"; its output is in {log}" if log else "")
+        ) from None
+    finally:
+        process.join(5)
+        if process.is_alive():
+            process.kill()
+    if isinstance(outcome, ThreeDIdentError):
+        raise outcome
+    if isinstance(outcome, Exception):
+        raise RenderError(f"{type(outcome).__name__}: {outcome}") from outcome
+    return outcome
+
+
+def _call_main(pipe: Connection, function: Any, args: tuple[Any, ...], log: Path) -> None:
+    try:
+        _redirect_output(log)
+        pipe.send(function(*args))
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send(error)

@@ -1,0 +1,97 @@
+"""What is installed, in which version, and what to do about what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import platform
+import shutil
+import sys
+from importlib import metadata, util
+
+from threedident.errors import ThreeDIdentError
+
+#: Distributions by the extra that installs them (None: the base), and what they import as.
+PACKAGES: dict[str | None, dict[str, str]] = {
+    None: {"click": "click", "h5py": "h5py", "numpy": "numpy", "pillow": "PIL", "rich": "rich"},
+    "render": {"bpy": "bpy", "trimesh": "trimesh"},
+    "train": {
+        "faiss-cpu": "faiss",
+        "scikit-learn": "sklearn",
+        "scipy": "scipy",
+        "torch": "torch",
+        "torchvision": "torchvision",
+    },
+    "cluster": {"ray": "ray"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        name: what was looked at.
+        state: ok, missing (an extra that is not installed) or broken.
+        detail: its version, or what to do.
+        extra: the extra it belongs to; None for what everything needs.
+    """
+
+    name: str
+    state: str
+    detail: str
+    extra: str | None = None
+
+
+def examine() -> list[Finding]:
+    """Looks at everything the toolkit can use."""
+    findings = [_python()]
+    for extra, packages in PACKAGES.items():
+        findings += [_package(name, module, extra) for name, module in packages.items()]
+    if util.find_spec("bpy") is not None:
+        findings += _blender()
+    usage = shutil.disk_usage(".")
+    findings.append(Finding("disk here", "ok", f"{usage.free / 1e9:.0f} GB free"))
+    return findings
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if sys.version_info[:2] == (3, 11):
+        return Finding("python", "ok", version)
+    return Finding(
+        "python",
+        "ok",
+        f"{version} (only 3.11 is tested, and rendering needs it: bpy 4.5 has no other wheels)",
+    )
+
+
+def _package(name: str, module: str, extra: str | None) -> Finding:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        target = f"threedident[{extra}]" if extra else "threedident"
+        return Finding(name, "missing", f"pip install '{target}'", extra)
+    if module == "bpy":  # loaded in a process of its own, below
+        return Finding(name, "ok", version, extra)
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever an import can do
+        return Finding(name, "broken", f"{version}, but it does not load: {error}", extra)
+    return Finding(name, "ok", version, extra)
+
+
+def _blender() -> list[Finding]:
+    from threedident.render.job import probe
+
+    try:
+        found = probe()
+    except ThreeDIdentError as error:
+        return [Finding("Blender", "broken", str(error), "render")]
+    devices = ", ".join(
+        kind if count == 1 else f"{kind} ({count})" for kind, count in found.devices.items()
+    )
+    return [
+        Finding("Blender", "ok", found.version, "render"),
+        Finding("render devices", "ok", devices, "render"),
+    ]

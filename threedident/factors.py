@@ -1,0 +1,80 @@
+"""The table of the ten latent factors. Names, order and groups everywhere derive from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from threedident.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """One latent factor.
+
+    Attributes:
+        name: its column name, in files and on the command line.
+        group: position, rotation, spotlight or hue.
+        label: how figures caption it.
+        unit: of the scene value (`latents`); raw latents have none and lie in [-1, 1].
+    """
+
+    name: str
+    group: str
+    label: str
+    unit: str
+
+
+FACTORS: tuple[Factor, ...] = (
+    Factor("x", "position", "x", "m"),
+    Factor("y", "position", "y", "m"),
+    Factor("z", "position", "z", "m"),
+    Factor("phi", "rotation", "phi", "rad"),
+    Factor("theta", "rotation", "theta", "rad"),
+    Factor("psi", "rotation", "psi", "rad"),
+    Factor("spotlight_position", "spotlight", "spotlight position", "rad"),
+    Factor("object_hue", "hue", "object hue", "rad"),
+    Factor("spotlight_hue", "hue", "spotlight hue", "rad"),
+    Factor("background_hue", "hue", "background hue", "rad"),
+)
+
+NUM_FACTORS = len(FACTORS)
+FACTOR_NAMES: tuple[str, ...] = tuple(f.name for f in FACTORS)
+GROUPS: dict[str, tuple[int, ...]] = {
+    group: tuple(i for i, f in enumerate(FACTORS) if f.group == group)
+    for group in dict.fromkeys(f.group for f in FACTORS)
+}
+
+
+def factor_index(name: str) -> int:
+    """The column of a factor.
+
+    Raises:
+        UsageError: there is no factor of that name.
+    """
+    try:
+        return FACTOR_NAMES.index(name)
+    except ValueError:
+        raise UsageError(
+            f"unknown factor {name!r}: expected one of {', '.join(FACTOR_NAMES)}"
+        ) from None
+
+
+def factor_columns(names: Iterable[str]) -> tuple[int, ...]:
+    """The columns of factor and group names, in the order given, each once.
+
+    Raises:
+        UsageError: a name is neither a factor nor a group.
+    """
+    columns: dict[int, None] = {}
+    for name in names:
+        if name in GROUPS:
+            columns.update(dict.fromkeys(GROUPS[name]))
+        elif name in FACTOR_NAMES:
+            columns[FACTOR_NAMES.index(name)] = None
+        else:
+            raise UsageError(
+                f"unknown factor or group {name!r}: expected one of "
+                f"{', '.join((*FACTOR_NAMES, *GROUPS))}"
+            )
+    return tuple(columns)

@@ -1,0 +1,130 @@
+"""Files that are either whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from threedident.errors import DatasetError
+
+_TEMPORARY = ".tmp-"
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, renamed to it on success and removed on failure.
+
+    Raises:
+        DatasetError: the disk is full or cannot be written to.
+    """
+    temporary = path.with_name(f"{_TEMPORARY}{socket.gethostname()}-{os.getpid()}-{path.name}")
+    try:
+        with explaining_write_errors(path):
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def explaining_write_errors(path: Path) -> Iterator[None]:
+    """Turns what the system says of a failed write into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        text = str(error)
+        # HDF5 passes the system's errno on in its message alone.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
+            raise DatasetError(
+                f"the disk is full: cannot write {path}. What is finished stays; make room and "
+                "run the same command again to continue"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise DatasetError(f"cannot write {path}: {error.strerror}") from error
+        raise DatasetError(f"cannot write {path}: {text}") from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes temporary files of processes of this machine that are gone."""
+    prefix = f"{_TEMPORARY}{socket.gethostname()}-"
+    for path in folder.glob(f"{prefix}*"):
+        pid = path.name.removeprefix(prefix).split("-", 1)[0]
+        if pid.isdigit() and not is_running(int(pid)):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process of that number exists on this machine."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes JSON, replacing the file in one step.
+
+    Raises:
+        DatasetError: the disk is full or cannot be written to.
+    """
+    with replacing(path) as temporary:
+        temporary.write_text(_as_json(data), "utf-8")
+
+
+def create_json(path: Path, data: Any) -> bool:
+    """Writes JSON unless the file exists already; whole either way. Returns whether it did.
+
+    Of several processes that try at once, exactly one succeeds.
+
+    Raises:
+        DatasetError: the disk is full or cannot be written to.
+    """
+    temporary = path.with_name(f"{_TEMPORARY}{socket.gethostname()}-{os.getpid()}-{path.name}")
+    with explaining_write_errors(path):
+        try:
+            temporary.write_text(_as_json(data), "utf-8")
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                # File systems without hard links: not atomic against a crash, but exclusive.
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK):
+                    raise
+                try:
+                    with path.open("x", encoding="utf-8") as file:
+                        file.write(_as_json(data))
+                except FileExistsError:
+                    return False
+            return True
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _as_json(data: Any) -> str:
+    return json.dumps(data, indent=2, allow_nan=False) + "\n"
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file.
+
+    Raises:
+        DatasetError: it cannot be read, or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
+        raise DatasetError(f"cannot read {path}: {error}") from error

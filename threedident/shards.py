@@ -1,0 +1,346 @@
+"""Shard files: the images of a dataset, about a hundred to a file, in HDF5.
+
+A shard holds `images` uint8 (k, H, W, 3), `raw_latents` and `latents` float32 (k, 10) and
+`index` int64 (k,). It appears under its name only when it is whole; its attributes hold
+checksums and the sums that a dataset's statistics are made of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import DatasetError, UsageError
+from threedident.factors import NUM_FACTORS
+from threedident.files import replacing
+
+Array = npt.NDArray[Any]
+
+FORMAT = "3dident-shard"
+FORMAT_VERSION = 1
+#: Stored plain, an image is one contiguous read, 20 times faster than through gzip (see
+#: benchmarks/storage.py); gzip makes a dataset a quarter of the size.
+COMPRESSIONS = ("none", "gzip")
+DEFAULT_SHARD_SIZE = 100
+ARRAYS = ("images", "raw_latents", "latents", "index")
+
+_NAME = re.compile(r"shard-(\d{8,})-(\d{5,})\.h5")
+_CHECKSUM = "sha256_"
+_GZIP_LEVEL = 4
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Interval:
+    """Images first..first + count - 1."""
+
+    first: int
+    count: int
+
+    @property
+    def stop(self) -> int:
+        return self.first + self.count
+
+    @property
+    def file_name(self) -> str:
+        return f"shard-{self.first:08d}-{self.count:05d}.h5"
+
+
+def parse_name(name: str) -> Interval | None:
+    """The images that a shard's file name promises; None for any other file."""
+    match = _NAME.fullmatch(name)
+    return Interval(int(match[1]), int(match[2])) if match else None
+
+
+def list_shards(root: Path) -> dict[Interval, Path]:
+    """The shard files of a dataset directory, by first image."""
+    found = {}
+    for path in root.iterdir():
+        interval = parse_name(path.name)
+        if interval is not None and interval.count > 0:
+            found[interval] = path
+    return dict(sorted(found.items()))
+
+
+def missing_intervals(
+    total: int,
+    shard_size: int,
+    finished: Iterable[Interval],
+    *,
+    part: int = 0,
+    parts: int = 1,
+) -> list[Interval]:
+    """What is still to be rendered of images 0..total - 1, in intervals of one shard each.
+
+    The images are cut into cells of `shard_size`; cell c belongs to part c mod `parts`, so
+    that the members of a job array agree on who does what, whatever is finished when they
+    start. A cell that is finished in part (the dataset was smaller once) is completed by
+    shards for the rest of it.
+    """
+    cells: dict[int, list[Interval]] = {}
+    for done in sorted(finished):
+        for cell in range(done.first // shard_size, (done.stop - 1) // shard_size + 1):
+            cells.setdefault(cell, []).append(done)
+    missing = []
+    for cell in range(part, -(-total // shard_size), parts):
+        position, end = cell * shard_size, min((cell + 1) * shard_size, total)
+        for done in cells.get(cell, []):
+            if done.first > position:
+                missing.append(Interval(position, min(done.first, end) - position))
+            position = max(position, done.stop)
+            if position >= end:
+                break
+        if position < end:
+            missing.append(Interval(position, end - position))
+    return missing
+
+
+@dataclasses.dataclass
+class ImageSums:
+    """Sums over images from which a dataset's statistics are made; they add up.
+
+    Attributes:
+        count: how many images.
+        pixels: how many pixels of one channel.
+        total, squares: per channel, over all pixels in 0..255.
+        deviations: per channel, the sum over images of the standard deviation within one.
+        in_frame: the sum over images of the share of the object's vertices in the frame.
+        whole: how many images have all of them in it.
+    """
+
+    count: int = 0
+    pixels: int = 0
+    total: Array = dataclasses.field(default_factory=lambda: np.zeros(3, np.int64))
+    squares: Array = dataclasses.field(default_factory=lambda: np.zeros(3, np.int64))
+    deviations: Array = dataclasses.field(default_factory=lambda: np.zeros(3))
+    in_frame: float = 0.0
+    whole: int = 0
+
+    @classmethod
+    def of(cls, images: npt.NDArray[np.uint8], in_frame: Array) -> ImageSums:
+        """The sums of images (k, H, W, 3) and their shares in the frame (k,)."""
+        sums = cls(count=len(images), in_frame=float(in_frame.sum()), whole=int((in_frame == 1).sum()))
+        for image in images:
+            values = image.reshape(-1, 3).astype(np.int64)
+            total, squares = values.sum(0), (values**2).sum(0)
+            sums.pixels += len(values)
+            sums.total = sums.total + total
+            sums.squares = sums.squares + squares
+            mean = total / len(values)
+            sums.deviations = sums.deviations + np.sqrt(
+                np.maximum(squares / len(values) - mean**2, 0)
+            )
+        return sums
+
+    def __add__(self, other: ImageSums) -> ImageSums:
+        return ImageSums(
+            **{
+                field.name: getattr(self, field.name) + getattr(other, field.name)
+                for field in dataclasses.fields(self)
+            }
+        )
+
+
+def checksum(array: Array) -> str:
+    """SHA-256 of an array's bytes in C order."""
+    return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+def write_shard(
+    root: Path,
+    interval: Interval,
+    *,
+    images: npt.NDArray[np.uint8],
+    raw_latents: npt.NDArray[np.float32],
+    latents: npt.NDArray[np.float32],
+    sums: ImageSums,
+    fingerprint: str,
+    provenance: Mapping[str, str],
+    compression: str = "none",
+) -> Path:
+    """Writes a shard: under a temporary name first, renamed when it is whole.
+
+    Args:
+        root: the dataset's directory.
+        interval: which images these are.
+        images: (k, H, W, 3).
+        raw_latents: (k, 10).
+        latents: (k, 10).
+        sums: of these images.
+        fingerprint: of the dataset's settings.
+        provenance: what rendered them: device, engine version, toolkit version, processor.
+        compression: none or gzip.
+
+    Raises:
+        DatasetError: the disk is full or cannot be written to.
+    """
+    path = root / interval.file_name
+    arrays = {
+        "images": images,
+        "raw_latents": raw_latents,
+        "latents": latents,
+        "index": np.arange(interval.first, interval.stop, dtype=np.int64),
+    }
+    with replacing(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
+        for name, array in arrays.items():
+            file.create_dataset(name, data=array, **storage_options(name, array.shape, compression))
+            file.attrs[_CHECKSUM + name] = checksum(array)
+        file.attrs["format"] = FORMAT
+        file.attrs["format_version"] = FORMAT_VERSION
+        file.attrs["first"] = interval.first
+        file.attrs["count"] = interval.count
+        file.attrs["fingerprint"] = fingerprint
+        for name, text in provenance.items():
+            file.attrs[name] = text
+        for field in dataclasses.fields(sums):
+            file.attrs[f"sum_{field.name}"] = getattr(sums, field.name)
+    return path
+
+
+def storage_options(name: str, shape: tuple[int, ...], compression: str) -> dict[str, Any]:
+    """How an array is laid out: contiguous, or images compressed one by one.
+
+    Raises:
+        UsageError: an unknown compression.
+    """
+    if compression not in COMPRESSIONS:
+        raise UsageError(
+            f"unknown compression {compression!r}: expected one of {', '.join(COMPRESSIONS)}"
+        )
+    if name != "images" or compression == "none":
+        return {}
+    return {"chunks": (1, *shape[1:]), "compression": "gzip", "compression_opts": _GZIP_LEVEL}
+
+
+@contextlib.contextmanager
+def open_hdf5(path: Path) -> Iterator[Any]:
+    """An HDF5 file, read-only.
+
+    Raises:
+        DatasetError: it cannot be opened, or reading from it fails.
+    """
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            yield file
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        raise DatasetError(f"{path} is not a readable HDF5 file of this toolkit: {error}") from error
+
+
+def safe_array(file: Any, name: str, path: Path) -> Any:
+    """One of a file's arrays, if it is stored in the file itself and in a form we write.
+
+    A foreign HDF5 file can name other files on the disk (external storage, links, virtual
+    datasets) and filters that run plugins; none of that is followed.
+
+    Raises:
+        DatasetError: the array is missing or stored in another way.
+    """
+    link = file.get(name, getlink=True) if name in file else None
+    if link is None:
+        raise DatasetError(f"{path} lacks the array {name!r}: expected {', '.join(ARRAYS)}")
+    if not isinstance(link, h5py.HardLink):
+        raise DatasetError(f"{path}: {name!r} is a link to elsewhere, which is not followed")
+    array = file[name]
+    if not isinstance(array, h5py.Dataset):
+        raise DatasetError(f"{path}: {name!r} is not an array")
+    if array.is_virtual or array.external:
+        raise DatasetError(f"{path}: {name!r} is stored in other files, which are not read")
+    plist = array.id.get_create_plist()
+    filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
+    if any(code != h5py.h5z.FILTER_DEFLATE for code in filters):
+        raise DatasetError(f"{path}: {name!r} uses HDF5 filters {filters}; only gzip is read")
+    return array
+
+
+def check_arrays(file: Any, path: Path, count: int, resolution: int) -> None:
+    """Checks that the four arrays are there, with the shapes and types of the format.
+
+    Raises:
+        DatasetError: one does not fit.
+    """
+    expected = {
+        "images": ((count, resolution, resolution, 3), np.uint8),
+        "raw_latents": ((count, NUM_FACTORS), np.float32),
+        "latents": ((count, NUM_FACTORS), np.float32),
+        "index": ((count,), np.int64),
+    }
+    for name, (shape, dtype) in expected.items():
+        array = safe_array(file, name, path)
+        if array.shape != shape or array.dtype != dtype:
+            raise DatasetError(
+                f"{path}: {name} is {array.dtype} {array.shape}, expected {np.dtype(dtype)} {shape}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A shard's arrays, read and checked.
+
+    Attributes:
+        interval: which images these are.
+        images: (k, H, W, 3) uint8.
+        raw_latents, latents: (k, 10) float32.
+        sums: of the images.
+        attributes: everything the file says of itself.
+    """
+
+    interval: Interval
+    images: npt.NDArray[np.uint8]
+    raw_latents: npt.NDArray[np.float32]
+    latents: npt.NDArray[np.float32]
+    sums: ImageSums
+    attributes: Mapping[str, Any]
+
+
+def read_shard(path: Path, *, resolution: int, fingerprint: str | None = None) -> Shard:
+    """Reads a whole shard and checks it: form, indices, checksums.
+
+    Raises:
+        DatasetError: what is wrong with it.
+    """
+    interval = parse_name(path.name)
+    if interval is None:
+        raise DatasetError(f"{path} is not named like a shard")
+    with open_hdf5(path) as file:
+        attributes = dict(file.attrs)
+        if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
+            raise DatasetError(f"{path} is not a shard of format version {FORMAT_VERSION}")
+        if fingerprint is not None and attributes.get("fingerprint") != fingerprint:
+            raise DatasetError(f"{path} belongs to a dataset with other settings")
+        check_arrays(file, path, interval.count, resolution)
+        arrays = {name: file[name][()] for name in ARRAYS}
+        for name, array in arrays.items():
+            if attributes.get(_CHECKSUM + name) != checksum(array):
+                raise DatasetError(f"{path}: the checksum of {name} does not match its content")
+        sums = _read_sums(attributes)
+    if not np.array_equal(arrays["index"], np.arange(interval.first, interval.stop)):
+        raise DatasetError(f"{path}: its indices are not {interval.first}..{interval.stop - 1}")
+    return Shard(
+        interval, arrays["images"], arrays["raw_latents"], arrays["latents"], sums, attributes
+    )
+
+
+def read_sums(path: Path) -> ImageSums:
+    """The sums that a shard's attributes hold.
+
+    Raises:
+        DatasetError: the file or an attribute is unreadable.
+    """
+    with open_hdf5(path) as file:
+        return _read_sums(dict(file.attrs))
+
+
+def _read_sums(attributes: Mapping[str, Any]) -> ImageSums:
+    values = {f.name: attributes[f"sum_{f.name}"] for f in dataclasses.fields(ImageSums)}
+    for name in ("count", "pixels", "whole"):
+        values[name] = int(values[name])
+    values["in_frame"] = float(values["in_frame"])
+    return ImageSums(**values)

@@ -1,0 +1,363 @@
+"""A dataset directory: `dataset.json`, its shards and `stats.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import DatasetError, UsageError
+from threedident.factors import FACTORS
+from threedident.files import create_json, explaining_write_errors, read_json, write_json
+from threedident.latents import check_raw_latents, sample_raw_latents
+from threedident.presets import Preset, parse_preset
+from threedident.shards import DEFAULT_SHARD_SIZE, ImageSums, Interval, list_shards, read_sums
+
+FORMAT = "3dident"
+FORMAT_VERSION = 1
+MANIFEST = "dataset.json"
+STATS = "stats.json"
+GIVEN_LATENTS = "given_raw_latents.npy"
+LOGS = "logs"
+
+Float32 = npt.NDArray[np.float32]
+
+
+def toolkit_version() -> str:
+    """This package's version."""
+    return metadata.version("threedident")
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What `dataset.json` says; it never changes once it is there.
+
+    Attributes:
+        settings: all that decides the content: preset, mesh, seed, split, latents,
+            resolution, engine.
+        shard_size: images to a shard.
+        compression: of the shards' images.
+        toolkit: version of the toolkit that created the dataset.
+        command: the command that did.
+        created: when, in UTC.
+    """
+
+    settings: Mapping[str, Any]
+    shard_size: int
+    compression: str
+    toolkit: str
+    command: str
+    created: str
+
+    @classmethod
+    def new(cls, settings: Mapping[str, Any], shard_size: int, compression: str) -> Manifest:
+        """A manifest for a dataset created now, by this command."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        command = shlex.join(["3dident", *sys.argv[1:]])
+        return cls(settings, shard_size, compression, toolkit_version(), command, now)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the settings: equal for datasets of equal content."""
+        text = json.dumps(self.settings, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def preset(self) -> Preset | None:
+        """The generator; None for an imported dataset, which does not say."""
+        data = self.settings["preset"]
+        return None if data is None else parse_preset(data, MANIFEST)
+
+    @property
+    def resolution(self) -> int:
+        """Pixels along each side of an image."""
+        return int(self.settings["resolution"])
+
+    @property
+    def engine(self) -> Mapping[str, Any]:
+        """The engine's settings: name, version, device, quality, samples."""
+        engine: Mapping[str, Any] = self.settings["engine"]
+        return engine
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of `dataset.json`."""
+        preset = self.preset
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "created": self.created,
+            "command": self.command,
+            "toolkit": self.toolkit,
+            "fingerprint": self.fingerprint,
+            "settings": self.settings,
+            "storage": {"shard_size": self.shard_size, "compression": self.compression},
+            "factors": [
+                {
+                    "name": f.name,
+                    "group": f.group,
+                    "unit": f.unit,
+                    "raw_range": [-1.0, 1.0],
+                    "scene_range": list(preset.ranges[f.name]) if preset else None,
+                    "fixed_raw": preset.fixed.get(f.name) if preset else None,
+                    "best_r2": preset.best_r2.get(f.name) if preset else None,
+                }
+                for f in FACTORS
+            ],
+            "not_injective": preset.ambiguities() if preset else None,
+        }
+
+
+def read_manifest(root: Path) -> Manifest:
+    """The manifest of a dataset directory.
+
+    Raises:
+        DatasetError: the directory is missing, or `dataset.json` is missing, corrupt, or of
+            another format.
+    """
+    path = root / MANIFEST
+    if not path.is_file():
+        what = "is not a directory" if not root.is_dir() else f"holds no {MANIFEST}"
+        raise DatasetError(f"{root} {what}: expected a dataset made by `3dident render`")
+    return parse_manifest(read_json(path), path)
+
+
+def parse_manifest(data: Any, path: Path) -> Manifest:
+    """The manifest that a JSON document holds.
+
+    Raises:
+        DatasetError: it is damaged, or of another format; `path` names where it came from.
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise DatasetError(f"{path} does not describe a dataset of this toolkit")
+    if data.get("format_version") != FORMAT_VERSION:
+        raise DatasetError(
+            f"{path} has format version {data.get('format_version')!r}; this toolkit "
+            f"({toolkit_version()}) reads version {FORMAT_VERSION}"
+        )
+    try:
+        manifest = Manifest(
+            settings=data["settings"],
+            shard_size=int(data["storage"]["shard_size"]),
+            compression=str(data["storage"]["compression"]),
+            toolkit=str(data["toolkit"]),
+            command=str(data["command"]),
+            created=str(data["created"]),
+        )
+        manifest.as_dict()
+        for key in ("seed", "split", "latents"):
+            manifest.settings[key]
+        for key in ("name", "version", "device", "quality"):
+            manifest.engine[key]
+        fits = manifest.fingerprint == data["fingerprint"]
+        fits = fits and manifest.shard_size > 0 and manifest.resolution > 0
+    except (KeyError, TypeError, ValueError, UsageError) as error:
+        raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    if not fits:
+        raise DatasetError(f"{path} is damaged: its settings do not match its fingerprint")
+    return manifest
+
+
+def differences(
+    there: Mapping[str, Any], asked: Mapping[str, Any], prefix: str = ""
+) -> list[tuple[str, Any, Any]]:
+    """The settings in which two trees differ: dotted name, value there, value asked for."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in dict.fromkeys((*there, *asked)):
+        left, right = there.get(key), asked.get(key)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            found += differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            found.append((prefix + key, left, right))
+    return found
+
+
+class DatasetDir:
+    """A dataset directory, opened."""
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        self.root = root
+        self.manifest = manifest
+        self._given: Float32 | None = None
+
+    @classmethod
+    def open(cls, root: str | Path) -> DatasetDir:
+        """An existing dataset.
+
+        Raises:
+            DatasetError: it is none, or damaged.
+        """
+        return cls(Path(root), read_manifest(Path(root)))
+
+    @classmethod
+    def create_or_open(
+        cls,
+        root: Path,
+        settings: Mapping[str, Any],
+        *,
+        shard_size: int | None,
+        compression: str | None,
+        given: Float32 | None = None,
+        any_device: bool = False,
+    ) -> DatasetDir:
+        """A new dataset with these settings, or the one that is there if it has them.
+
+        Several processes may call this at once: one creates it, the others open it.
+
+        Args:
+            root: the directory; created if it is missing.
+            settings: as in `Manifest`.
+            shard_size: None takes the dataset's, or the default.
+            compression: None takes the dataset's, or none.
+            given: the raw latents, if they do not come from the seed.
+            any_device: whether a dataset made on another kind of device may be continued.
+
+        Raises:
+            DatasetError: the directory holds something else, or a dataset with other
+                settings; or it cannot be written to.
+        """
+        with explaining_write_errors(root):
+            root.mkdir(parents=True, exist_ok=True)
+            foreign = sorted(
+                p.name for p in root.iterdir() if not p.name.startswith((".tmp-", GIVEN_LATENTS, LOGS))
+            )
+        if not (root / MANIFEST).exists() and foreign:
+            raise DatasetError(
+                f"{root} is not empty and is no dataset (it holds {', '.join(foreign[:3])}"
+                f"{', ...' if len(foreign) > 3 else ''}): choose a new directory"
+            )
+        if not (root / MANIFEST).exists():
+            if given is not None:
+                # Before the manifest: a dataset that is there has all it refers to.
+                from threedident.files import replacing
+
+                with replacing(root / GIVEN_LATENTS) as temporary, temporary.open("wb") as file:
+                    np.save(file, given)
+            manifest = Manifest.new(
+                settings, shard_size or DEFAULT_SHARD_SIZE, compression or "none"
+            )
+            create_json(root / MANIFEST, manifest.as_dict())
+        dataset = cls.open(root)
+        dataset._refuse_other(settings, shard_size, compression, any_device=any_device)
+        return dataset
+
+    def _refuse_other(
+        self,
+        settings: Mapping[str, Any],
+        shard_size: int | None,
+        compression: str | None,
+        *,
+        any_device: bool,
+    ) -> None:
+        # JSON first: what was written may differ in type (tuples) from what is asked for.
+        asked = json.loads(json.dumps(settings))
+        found = differences(self.manifest.settings, asked)
+        if any_device:
+            found = [d for d in found if d[0] != "engine.device"]
+        storage = {"shard_size": shard_size, "compression": compression}
+        for key, value in storage.items():
+            if value is not None and value != getattr(self.manifest, key):
+                found.append((key, getattr(self.manifest, key), value))
+        if not found:
+            return
+        lines = [f"  {name}: the dataset has {a!r}, this command {b!r}" for name, a, b in found]
+        hint = ""
+        if [name for name, _, _ in found] == ["engine.device"]:
+            hint = " (--any-device continues it all the same, and records it in each shard)"
+        raise DatasetError(
+            f"{self.root} was made with other settings:\n"
+            + "\n".join(lines)
+            + f"\nIt was made by: {self.manifest.command}\n"
+            + f"Give the same settings to continue it, or another --out{hint}"
+        )
+
+    def raw_latents(self, indices: Iterable[int]) -> Float32:
+        """The raw latents that images have by this dataset's settings, (N, 10).
+
+        Raises:
+            DatasetError: the file of given latents is missing or has been changed.
+        """
+        source = self.manifest.settings["latents"]
+        if source["source"] == "seed":
+            raw = sample_raw_latents(
+                indices, seed=self.manifest.settings["seed"], split=self.manifest.settings["split"]
+            )
+        elif source["source"] == "imported":
+            raise DatasetError(f"{self.root} was imported: its latents are in its shards alone")
+        else:
+            if self._given is None:
+                self._given = self._read_given(source["sha256"])
+            raw = self._given[list(indices)]
+        preset = self.manifest.preset
+        return preset.hold_fixed(raw) if preset else raw
+
+    def _read_given(self, digest: str) -> Float32:
+        path = self.root / GIVEN_LATENTS
+        try:
+            given = check_raw_latents(np.load(path, allow_pickle=False), str(path))
+        except (OSError, ValueError, EOFError) as error:
+            raise DatasetError(f"cannot read {path}: {error}") from error
+        if latents_digest(given) != digest:
+            raise DatasetError(f"{path} is not what this dataset was made from")
+        return given
+
+    def shards(self) -> dict[Interval, Path]:
+        """The shard files, by first image."""
+        return list_shards(self.root)
+
+    def write_stats(self) -> dict[str, Any]:
+        """Makes `stats.json` from the sums that every shard holds, and returns it.
+
+        Raises:
+            DatasetError: there is no shard, one is unreadable, or the disk is full.
+        """
+        shards = self.shards()
+        if not shards:
+            raise DatasetError(f"{self.root} holds no finished shard yet: run `3dident render`")
+        sums = ImageSums()
+        for path in shards.values():
+            sums = sums + read_sums(path)
+        stats = statistics(sums)
+        write_json(self.root / STATS, stats)
+        return stats
+
+
+def statistics(sums: ImageSums) -> dict[str, Any]:
+    """Mean and standard deviations, in [0, 1], with their definitions; the share in the frame."""
+    mean = sums.total / sums.pixels
+    variance = np.maximum(sums.squares / sums.pixels - mean**2, 0)
+
+    def unit(values: npt.NDArray[Any]) -> list[float]:
+        return [round(float(v) / 255, 6) for v in values]
+
+    # An imported dataset does not say where its object is.
+    known = None if np.isnan(sums.in_frame) else True
+    return {
+        "images": sums.count,
+        "mean": unit(mean),
+        "std_all_pixels": unit(np.sqrt(variance)),
+        "std_within_image": unit(sums.deviations / sums.count),
+        "object_in_frame": known and round(sums.in_frame / sums.count, 6),
+        "images_fully_in_frame": known and round(sums.whole / sums.count, 6),
+        "definitions": {
+            "mean": "per channel (R, G, B), over all pixels of all images, in [0, 1]",
+            "std_all_pixels": "per channel, over all pixels of all images",
+            "std_within_image": "per channel, the mean over images of the std within one image",
+            "object_in_frame": "mean share of the object's vertices inside the frame",
+            "images_fully_in_frame": "share of images with all of the object's vertices inside",
+        },
+    }
+
+
+def latents_digest(raw: Float32) -> str:
+    """SHA-256 of raw latents."""
+    return hashlib.sha256(np.ascontiguousarray(raw, np.float32).tobytes()).hexdigest()
