@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from threedident.datasets import published
 from threedident.datasets.reading import PublishedSource, Source
 from threedident.errors import DatasetError
 from threedident.files import explaining_write_errors
 from threedident.progress import Progress
-from threedident.shards import ImageSums, Interval, missing_intervals, write_shard
+from threedident.shards import ImageSums, missing_intervals, write_shard
 from threedident.store import DatasetDir, latents_digest, toolkit_version
 
 
@@ -34,7 +35,9 @@ def to_published(source: Source, out: Path) -> int:
     names = {published.image_name(i, count) for i in range(count)}
     strangers = sorted(p.name for p in folder.iterdir() if p.name not in names)
     if strangers:
-        raise DatasetError(f"{folder} holds {strangers[0]}, not of this dataset: choose another --out")
+        raise DatasetError(
+            f"{folder} holds {strangers[0]}, not of this dataset: choose another --out"
+        )
     # A PNG is renamed into place when it is whole, so one that is there is finished.
     have = {p.name for p in folder.iterdir()}
     with Progress("writing", count, finished=len(have)) as progress:
@@ -68,7 +71,9 @@ def from_published(
     count = len(source)
     first = source.image(0)
     if first.shape[0] != first.shape[1]:
-        raise DatasetError(f"the images are {first.shape[1]} x {first.shape[0]}, expected square ones")
+        raise DatasetError(
+            f"the images are {first.shape[1]} x {first.shape[0]}, expected square ones"
+        )
     settings = {
         "preset": None,
         "mesh_sha256": None,
@@ -92,7 +97,7 @@ def from_published(
     with Progress("reading", count, finished=count - left) as progress:
         for interval in todo:
             window = slice(interval.first, interval.stop)
-            images = np.stack([_image(source, i, first.shape) for i in range(*window.indices(count))])
+            images = np.stack([_image(source, i, first.shape) for i in interval.indices])
             write_shard(
                 out,
                 interval,
@@ -109,11 +114,8 @@ def from_published(
     return count
 
 
-def _image(source: PublishedSource, index: int, shape: tuple[int, ...]) -> np.ndarray:
+def _image(source: PublishedSource, index: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
     image = source.image(index)
     if image.shape != shape:
         raise DatasetError(f"image {index} has shape {image.shape}, expected {shape} as image 0")
     return image
-
-
-__all__ = ["Interval", "from_published", "to_published"]

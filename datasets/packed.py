@@ -73,7 +73,7 @@ def pack(dataset: DatasetDir, out: Path, *, compression: str | None = None) -> i
             file["images"][window] = shard.images
             file["raw_latents"][window] = shard.raw_latents
             file["latents"][window] = shard.latents
-            file["index"][window] = np.arange(interval.first, interval.stop)
+            file["index"][window] = np.array(interval.indices)
             progress.advance(interval.count)
         file.attrs["format"] = FORMAT
         file.attrs["format_version"] = FORMAT_VERSION
@@ -91,7 +91,7 @@ def read_header(path: Path) -> tuple[Manifest, Float32, Float32]:
     with open_hdf5(path) as file:
         if file.attrs.get("format") != FORMAT or file.attrs.get("format_version") != FORMAT_VERSION:
             raise DatasetError(
-                f"{path} is not a dataset packed by `3dident pack` (format version {FORMAT_VERSION})"
+                f"{path} is not a dataset packed by `3dident pack` (format {FORMAT_VERSION})"
             )
         try:
             manifest = parse_manifest(json.loads(file.attrs["manifest"]), path)

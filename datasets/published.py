@@ -74,7 +74,8 @@ def image_paths(root: Path, count: int) -> list[Path]:
     if len(there) > count:
         extra = sorted(there - {path.name for path in paths})[0]
         raise DatasetError(
-            f"{root / IMAGES} holds {len(there)} images for {count} latents: {extra} is one too many"
+            f"{root / IMAGES} holds {len(there)} images for {count} latents: "
+            f"{extra} is one too many"
         )
     return paths
 

@@ -82,7 +82,7 @@ def _check_latents(dataset: DatasetDir, shard: Shard) -> None:
     if preset is None:
         return
     interval = shard.interval
-    raw = dataset.raw_latents(range(interval.first, interval.stop))
+    raw = dataset.raw_latents(interval.indices)
     for name, expected, found in (
         ("raw_latents", raw, shard.raw_latents),
         ("latents", preset.to_scene(raw), shard.latents),

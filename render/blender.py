@@ -83,9 +83,9 @@ def import_bpy(threads: int = 1) -> Any:
         ) from error
     finally:
         if allowed:
-            for thread in os.listdir("/proc/self/task"):
+            for thread in Path("/proc/self/task").iterdir():
                 try:
-                    os.sched_setaffinity(int(thread), allowed)
+                    os.sched_setaffinity(int(thread.name), allowed)
                 except OSError:  # a thread that has just ended
                     continue
     return bpy
@@ -147,7 +147,9 @@ class BlenderEngine:
         self._scratch = tempfile.TemporaryDirectory(prefix="blender-", dir=scratch)
         self._build_objects()
         self._draw: _WholeImage | _LayeredImage = (
-            _WholeImage(self, quality) if isinstance(quality, Whole) else _LayeredImage(self, quality)
+            _WholeImage(self, quality)
+            if isinstance(quality, Whole)
+            else _LayeredImage(self, quality)
         )
 
     def render(self, latents: Array) -> npt.NDArray[np.uint8]:
@@ -321,6 +323,7 @@ class BlenderEngine:
         self.set_ground_color(scene.ground_color)
 
     def set_ground_color(self, color: Vector) -> None:
+        """Colours the ground in every view."""
         self._ground_color.default_value = (*color, 1.0)
 
     # --- One view of it ---

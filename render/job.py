@@ -254,7 +254,7 @@ def _render(
 
     def tasks() -> Iterator[Task]:
         for interval in todo:
-            raw = dataset.raw_latents(range(interval.first, interval.stop))
+            raw = dataset.raw_latents(interval.indices)
             latents = preset.to_scene(raw)
             open_shards[interval.first] = _OpenShard(interval, raw, latents, engine.resolution)
             for offset in range(interval.count):
@@ -332,7 +332,7 @@ def _check_finished(dataset: DatasetDir, options: JobOptions) -> tuple[list[Inte
     threads = min(8, os.cpu_count() or 1)
     with (
         concurrent.futures.ThreadPoolExecutor(threads) as executor,
-        Progress("checking", len(ours), unit="shards") if len(ours) > 200 else _Silent() as progress,
+        _checking(len(ours)) as progress,
     ):
         for interval, path, fault in executor.map(
             lambda item: (*item, _fault(dataset, item[1])), ours.items()
@@ -346,6 +346,10 @@ def _check_finished(dataset: DatasetDir, options: JobOptions) -> tuple[list[Inte
                     path.replace(path.with_name(path.name + ".corrupt"))
                 redone.append(path.name)
     return sorted(good), redone
+
+
+def _checking(shards: int) -> Progress | _Silent:
+    return Progress("checking", shards, unit="shards") if shards > 200 else _Silent()
 
 
 class _Silent:

@@ -1,4 +1,4 @@
-"""What the layered quality levels need beside a renderer: regions, and the way from a coarse grid up.
+"""What the layered quality levels need beside a renderer: regions, and a way up from a coarse grid.
 
 A region is where in the image a layer can differ from what is known without it: the
 object's own outline, its shadow on the ground, the spotlight's pool of light. Regions are
@@ -33,10 +33,12 @@ class Region:
 
     @property
     def empty(self) -> bool:
+        """Whether it holds no pixel."""
         return self.right <= self.left or self.bottom <= self.top
 
     @property
     def window(self) -> tuple[slice, slice]:
+        """It as an index of an image."""
         return slice(self.top, self.bottom), slice(self.left, self.right)
 
 
@@ -54,6 +56,7 @@ class Grid:
 
     @property
     def side(self) -> int:
+        """Pixels along each side, padding included."""
         return self.pixels + 2 * self.padding
 
     @property
@@ -64,6 +67,7 @@ class Grid:
 
     @property
     def whole(self) -> Region:
+        """All of it."""
         return Region(0, self.side, 0, self.side)
 
     def around(self, points: Array) -> Region:

@@ -7,8 +7,9 @@ is given before the preset's scale is applied, centred as the published generato
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +63,7 @@ class Mesh:
         return np.concatenate(fans)
 
 
-def _from_faces(
-    vertices: Array, faces: list[Array], *, smooth: bool, native: bool = True
-) -> Mesh:
+def _from_faces(vertices: Array, faces: list[Array], *, smooth: bool, native: bool = True) -> Mesh:
     sizes = np.array([len(f) for f in faces], np.int32)
     corners = np.concatenate(faces).astype(np.int32)
     normals = corner_normals(vertices, corners, sizes, smooth=smooth)
@@ -186,9 +185,7 @@ def _mirrored(rows: list[list[tuple[float, float, float]]]) -> Array:
 def _tessellate(patches: Array) -> Array:
     """(P, q + 1, q + 1, 3) points of bicubic Bezier patches (P, 4, 4, 3)."""
     t = np.linspace(0.0, 1.0, _PATCH_QUADS + 1)[:, None]
-    basis = np.concatenate(
-        [(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1
-    )
+    basis = np.concatenate([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
     return np.einsum("ai,bj,pijc->pabc", basis, basis, patches)
 
 
@@ -283,7 +280,7 @@ def cube() -> Mesh:
         for sign in (1.0, -1.0):
             # (u, v, w) cyclic keeps the winding; the opposite side swaps u and v.
             parts = (u, v, w) if sign > 0 else (v, u, -w)
-            point = np.stack(np.roll(parts, axis + 1, axis=0), axis=-1).reshape(-1, 3)
+            point = np.moveaxis(np.roll(parts, axis + 1, axis=0), 0, -1).reshape(-1, 3)
             core = np.clip(point, -inner, inner)
             outward = point - core
             outward /= np.linalg.norm(outward, axis=1, keepdims=True)
@@ -367,9 +364,7 @@ def load_mesh(path: str | Path) -> Mesh:
     """
     path = Path(path)
     if path.suffix.lower() not in MESH_SUFFIXES:
-        raise UsageError(
-            f"cannot read the mesh {path}: expected one of {', '.join(MESH_SUFFIXES)}"
-        )
+        raise UsageError(f"cannot read the mesh {path}: expected one of {', '.join(MESH_SUFFIXES)}")
     if not path.is_file():
         raise UsageError(f"cannot read the mesh {path}: there is no such file")
     try:

@@ -38,8 +38,8 @@ class Layered:
 
 
 QUALITIES: dict[str, Whole | Layered] = {
-    "draft": Layered(object_samples=(1, 1, 4), ground_samples=(4, 4, 4)),
-    "standard": Layered(object_samples=(4, 4, 16), ground_samples=(16, 16, 16)),
+    "draft": Layered(object_samples=(1, 1, 4), ground_samples=(4, 2, 4)),
+    "standard": Layered(object_samples=(4, 4, 8), ground_samples=(32, 8, 16)),
     "reference": Whole(samples=512),
 }
 DEFAULT_QUALITY = "standard"

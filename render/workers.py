@@ -126,8 +126,8 @@ def _worker_main(
                     pipe.send(("failed", task.index, f"{type(error).__name__}: {error}"))
                 else:
                     pipe.send(("done", task.index, image))
-    except (EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone, or has no more work
-        pass
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone, or has no more work
     finally:
         engine.close()
 

@@ -171,7 +171,7 @@ def _parse_part(text: str) -> tuple[int, int]:
 )
 @click.option("--compression", metavar="NAME", help="Of the images: none or gzip.  [default: none]")
 @click.option(
-    "--any-device", is_flag=True, help="Continue a dataset that was begun on another kind of device."
+    "--any-device", is_flag=True, help="Continue a dataset begun on another kind of device."
 )
 @click.option(
     "--timeout", type=click.FloatRange(min=1), help="Seconds after which an image counts as hung."
@@ -286,7 +286,9 @@ def _report(dataset: DatasetDir, summary: Summary, again: str) -> None:
     if summary.peak_memory:
         click.echo(f"peak memory of a render process: {summary.peak_memory / 2**20:.0f} MiB")
     if summary.redone:
-        click.echo(f"corrupt shards rendered again (the old ones: *.corrupt): {len(summary.redone)}")
+        click.echo(
+            f"corrupt shards rendered again, the old ones kept as *.corrupt: {len(summary.redone)}"
+        )
     if summary.interrupted:
         click.echo(f"stopped; to continue: {again}", err=True)
         raise SystemExit(EXIT_INTERRUPTED)
@@ -359,7 +361,7 @@ def traverse(
         workers=workers,
     )
     side = images.shape[1]
-    title = f"{generator.name}: {generator.shape}, {generator.material}; raw -1 to +1, top to bottom"
+    title = f"{generator.name} ({generator.shape}, {generator.material}): raw -1 to +1, downwards"
     grid = images.reshape(steps, NUM_FACTORS, side, side, 3)
     _save_figure(traversal_figure(grid, title), out)
 
@@ -411,7 +413,8 @@ def info(dataset: Path) -> None:
         f"engine     {engine['name']} {engine['version']} on {engine['device']}, "
         f"quality {engine['quality']} (recipe {engine['recipe']})"
     )
-    click.echo(f"made       {manifest.created} by threedident {manifest.toolkit}: {manifest.command}")
+    click.echo(f"made       {manifest.created} by threedident {manifest.toolkit}")
+    click.echo(f"command    {manifest.command}")
     for reason in preset.ambiguities():
         click.echo(f"not injective: {reason}")
     click.echo(f"\n{'factor':<20}{'group':<11}{'scene range':<22}{'best R2':<9}")

@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import platform
 import shutil
-import sys
 from importlib import metadata, util
 
 from threedident.errors import ThreeDIdentError
@@ -57,7 +56,7 @@ def examine() -> list[Finding]:
 
 def _python() -> Finding:
     version = platform.python_version()
-    if sys.version_info[:2] == (3, 11):
+    if platform.python_version_tuple()[:2] == ("3", "11"):
         return Finding("python", "ok", version)
     return Finding(
         "python",

@@ -47,9 +47,7 @@ def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Floa
         raise UsageError(f"the seed must lie in [0, 2^64), found {seed}")
     key = np.array([seed, SPLITS[split]], np.uint64)
     rows = [
-        np.random.Philox(key=key, counter=np.array([0, i, 0, 0], np.uint64)).random_raw(
-            NUM_FACTORS
-        )
+        np.random.Philox(key=key, counter=np.array([0, i, 0, 0], np.uint64)).random_raw(NUM_FACTORS)
         for i in indices
     ]
     if not rows:

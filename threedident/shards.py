@@ -47,10 +47,17 @@ class Interval:
 
     @property
     def stop(self) -> int:
+        """The image after the last."""
         return self.first + self.count
 
     @property
+    def indices(self) -> range:
+        """The images' numbers."""
+        return range(self.first, self.stop)
+
+    @property
     def file_name(self) -> str:
+        """The shard's name."""
         return f"shard-{self.first:08d}-{self.count:05d}.h5"
 
 
@@ -127,7 +134,8 @@ class ImageSums:
     @classmethod
     def of(cls, images: npt.NDArray[np.uint8], in_frame: Array) -> ImageSums:
         """The sums of images (k, H, W, 3) and their shares in the frame (k,)."""
-        sums = cls(count=len(images), in_frame=float(in_frame.sum()), whole=int((in_frame == 1).sum()))
+        sums = cls(len(images))
+        sums.in_frame, sums.whole = float(in_frame.sum()), int((in_frame == 1).sum())
         for image in images:
             values = image.reshape(-1, 3).astype(np.int64)
             total, squares = values.sum(0), (values**2).sum(0)
@@ -183,11 +191,11 @@ def write_shard(
         DatasetError: the disk is full or cannot be written to.
     """
     path = root / interval.file_name
-    arrays = {
+    arrays: dict[str, Array] = {
         "images": images,
         "raw_latents": raw_latents,
         "latents": latents,
-        "index": np.arange(interval.first, interval.stop, dtype=np.int64),
+        "index": np.array(interval.indices, np.int64),
     }
     with replacing(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
         for name, array in arrays.items():
@@ -231,7 +239,7 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        raise DatasetError(f"{path} is not a readable HDF5 file of this toolkit: {error}") from error
+        raise DatasetError(f"{path} is not a readable file of this toolkit: {error}") from error
 
 
 def safe_array(file: Any, name: str, path: Path) -> Any:
@@ -321,7 +329,7 @@ def read_shard(path: Path, *, resolution: int, fingerprint: str | None = None) -
             if attributes.get(_CHECKSUM + name) != checksum(array):
                 raise DatasetError(f"{path}: the checksum of {name} does not match its content")
         sums = _read_sums(attributes)
-    if not np.array_equal(arrays["index"], np.arange(interval.first, interval.stop)):
+    if not np.array_equal(arrays["index"], interval.indices):
         raise DatasetError(f"{path}: its indices are not {interval.first}..{interval.stop - 1}")
     return Shard(
         interval, arrays["images"], arrays["raw_latents"], arrays["latents"], sums, attributes

@@ -227,9 +227,8 @@ class DatasetDir:
         """
         with explaining_write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-            foreign = sorted(
-                p.name for p in root.iterdir() if not p.name.startswith((".tmp-", GIVEN_LATENTS, LOGS))
-            )
+            ours = (".tmp-", GIVEN_LATENTS, LOGS)
+            foreign = sorted(p.name for p in root.iterdir() if not p.name.startswith(ours))
         if not (root / MANIFEST).exists() and foreign:
             raise DatasetError(
                 f"{root} is not empty and is no dataset (it holds {', '.join(foreign[:3])}"

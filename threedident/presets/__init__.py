@@ -205,8 +205,9 @@ def parse_preset(data: Mapping[str, Any], source: str) -> Preset:
             raise fail(f"{key} must be {wanted}, found {value!r}")
         return value
 
-    def number(value: object, what: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    def number(value: Any, what: str) -> float:
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        if not real or not math.isfinite(value):
             raise fail(f"{what} must be a finite number, found {value!r}")
         return float(value)
 

@@ -1,0 +1,55 @@
+# The two commands: `make demo` and `make test`. Both create and reuse $(VENV).
+VENV ?= .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN = $(VENV)/bin
+DEMO ?= demo
+TYPES = build/types
+
+# Without it the checkout's own folders (datasets, evaluate) would shadow other people's packages.
+export PYTHONSAFEPATH = 1
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/ready
+	$(BIN)/3dident doctor
+	$(BIN)/3dident render --n 60 --out $(DEMO)/train
+	$(BIN)/3dident verify $(DEMO)/train
+	$(BIN)/3dident preview $(DEMO)/train --out $(DEMO)/preview.png
+	$(BIN)/3dident traverse --resolution 96 --out $(DEMO)/traversal.png
+	@echo
+	@echo "Look at $(DEMO)/preview.png (the images) and $(DEMO)/traversal.png (what each factor does)."
+	@echo "The dataset is $(DEMO)/train; $(BIN)/3dident info $(DEMO)/train describes it."
+
+test: $(VENV)/ready lint
+	$(BIN)/python -m pytest
+
+# mypy reads the package as it is installed: render/ is threedident.render only there.
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf $(TYPES) build/lib build/bdist.*
+	$(BIN)/pip install --quiet --no-deps --target $(TYPES) .
+	MYPYPATH=$(TYPES) $(BIN)/mypy -p threedident
+
+format: $(VENV)/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/ready
+	$(BIN)/python benchmarks/render.py
+	$(BIN)/python benchmarks/storage.py
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
+		{ echo "Python 3.11 is needed (bpy 4.5 has no other wheels): make PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[render,dev]'
+	@$(BIN)/python -c 'import bpy' 2> /dev/null || { \
+		packages=$$($(BIN)/python -c 'from threedident.render.blender import DEBIAN_PACKAGES as p; print(p)'); \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+			apt-get update -qq && apt-get install -qq -y --no-install-recommends $$packages > /dev/null; \
+		else echo "Blender needs system libraries; on Debian or Ubuntu: sudo apt-get install $$packages"; exit 2; fi; }
+	touch $@
+
+clean:
+	rm -rf $(VENV) build $(DEMO) *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

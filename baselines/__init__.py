@@ -1,0 +1,1 @@
+"""Training baselines. Empty so far."""

@@ -1,0 +1,1 @@
+"""Scoring encoders. Empty so far."""
