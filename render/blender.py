@@ -441,7 +441,13 @@ class _WholeImage:
 
     def __init__(self, engine: BlenderEngine, quality: Whole) -> None:
         objects = [engine._object, engine._ground, *engine._lights.values()]
-        self._view = engine.new_view("whole", objects, Grid(engine._resolution), quality.samples)
+        self._view = engine.new_view(
+            "whole",
+            objects,
+            Grid(engine._resolution),
+            quality.samples,
+            light_tree=quality.light_tree,
+        )
         cycles = self._view.scene.cycles
         cycles.use_denoising = True
         cycles.denoiser = "OPENIMAGEDENOISE"

@@ -72,7 +72,8 @@ def traversal_figure(images: Array, title: str) -> Image.Image:
     Rows run from raw -1 at the top to raw +1 at the bottom.
     """
     steps, factors, side = images.shape[:3]
-    head, left = max(56, side // 2), max(48, side // 3)
+    head, number = max(56, side // 2), _font(max(10, side // 8))
+    left = math.ceil(number.getlength("+0.00")) + 3 * _GAP
     cell = side + _GAP
     figure = Image.new("RGB", (left + factors * cell, head + steps * cell), _PAPER)
     draw = ImageDraw.Draw(figure)
@@ -90,9 +91,8 @@ def traversal_figure(images: Array, title: str) -> Image.Image:
             align="center",
             spacing=1,
         )
-    number = _font(max(10, side // 8))
     for s, value in enumerate(np.linspace(-1, 1, steps)):
-        draw.text((left - 6, head + s * cell + side / 2), f"{value:+.2f}", _GREY, number, "rm")
+        draw.text((left - 2 * _GAP, head + s * cell + side / 2), f"{value:+.2f}", _GREY, number, "rm")
         for f in range(factors):
             figure.paste(Image.fromarray(images[s, f]), (left + f * cell, head + s * cell))
     return figure

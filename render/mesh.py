@@ -372,30 +372,58 @@ def load_mesh(path: str | Path) -> Mesh:
     except ImportError as error:
         raise MissingExtraError("trimesh", "render", "reading a mesh file") from error
     try:
-        loaded = trimesh.load(path, force="mesh", process=False)
-        vertices = np.asarray(loaded.vertices, float)
-        faces = np.asarray(loaded.faces, np.int32)
+        scene = trimesh.load_scene(path, process=False)
+        # A file can hold several parts, each placed by a transform.
+        placed = [scene.graph[node] for node in scene.graph.nodes_geometry]
+        parts = [_read_part(scene.geometry[name], matrix) for matrix, name in placed]
     except Exception as error:  # trimesh raises whatever its parsers raise
         raise UsageError(f"cannot read the mesh {path}: {error or type(error).__name__}") from error
-    if vertices.ndim != 2 or vertices.shape[1:] != (3,) or faces.ndim != 2 or not len(faces):
+    parts = [part for part in parts if len(part[1])]
+    if not parts:
         raise UsageError(f"cannot read the mesh {path}: it holds no faces")
-    if faces.min() < 0 or faces.max() >= len(vertices):
-        raise UsageError(f"cannot read the mesh {path}: a face refers to a vertex it does not have")
+    for vertices, faces, _ in parts:
+        if faces.min() < 0 or faces.max() >= len(vertices):
+            raise UsageError(f"cannot read the mesh {path}: a face refers to a missing vertex")
+    offsets = np.cumsum([0, *(len(vertices) for vertices, _, _ in parts)])
+    vertices = np.concatenate([vertices for vertices, _, _ in parts])
+    faces = np.concatenate([faces + k for (_, faces, _), k in zip(parts, offsets, strict=False)])
     used = vertices[np.unique(faces)]
     if not np.isfinite(used).all():
         raise UsageError(f"cannot read the mesh {path}: a vertex is not a finite number")
     low, high = used.min(0), used.max(0)
-    if not (high - low).max() > 0:
-        raise UsageError(f"cannot read the mesh {path}: all its vertices are one point")
     vertices = vertices - (low + high) / 2
-    corners = faces.reshape(-1)
+    # A face without area has no normal, and shows nothing.
+    a, b, c = np.moveaxis(vertices[faces], 1, 0)
+    twice_area = np.linalg.norm(np.cross(b - a, c - a), axis=1)
+    faces = faces[twice_area > 1e-12 * (high - low).max() ** 2]
+    if not len(faces):
+        raise UsageError(f"cannot read the mesh {path}: none of its faces has an area")
+    corners = faces.reshape(-1).astype(np.int32)
     sizes = np.full(len(faces), 3, np.int32)
-    if "vertex_normals" in loaded._cache.cache:
-        normals = np.asarray(loaded.vertex_normals, float)[corners]
-        return Mesh(vertices, corners, sizes, normals, smooth=True, native_normals=False)
-    return Mesh(
-        vertices, corners, sizes, corner_normals(vertices, corners, sizes, smooth=False), False
-    )
+    flat = corner_normals(vertices, corners, sizes, smooth=False)
+    if not any(normals is not None for _, _, normals in parts):
+        return Mesh(vertices, corners, sizes, flat, smooth=False)
+    given = np.concatenate(
+        [np.zeros_like(vertices) if n is None else n for vertices, _, n in parts]
+    )[corners]
+    length = np.linalg.norm(given, axis=1, keepdims=True)
+    usable = np.isfinite(length) & (length > 1e-6)
+    normals = np.where(usable, given / np.where(usable, length, 1.0), flat)
+    return Mesh(vertices, corners, sizes, normals, smooth=True, native_normals=False)
+
+
+def _read_part(part: Any, matrix: Array) -> tuple[Array, Array, Array | None]:
+    """Vertices (V, 3), triangles (F, 3) and the file's own vertex normals (V, 3), if any."""
+    linear = np.asarray(matrix, np.float64)[:3, :3]
+    vertices = np.asarray(part.vertices, np.float64).reshape(-1, 3) @ linear.T + matrix[:3, 3]
+    faces = np.asarray(getattr(part, "faces", ()), np.int64).reshape(-1, 3)
+    if np.linalg.det(linear) < 0:  # a mirror image: turn the faces round again
+        faces = faces[:, ::-1]
+    # What is in the cache right after loading comes from the file; trimesh would compute
+    # normals for any mesh that is asked for them.
+    if "vertex_normals" not in getattr(part, "_cache", {}):
+        return vertices, faces, None
+    return vertices, faces, np.asarray(part.vertex_normals) @ np.linalg.inv(linear)
 
 
 def get_mesh(shape: str) -> Mesh:

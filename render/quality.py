@@ -12,9 +12,15 @@ RECIPE = 1
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """The published way: one path-traced image of everything, denoised."""
+    """The published way: one path-traced image of everything, denoised.
+
+    Attributes:
+        samples: per pixel.
+        light_tree: whether Cycles picks lights by importance (less noise; not as published).
+    """
 
     samples: int
+    light_tree: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

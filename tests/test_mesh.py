@@ -1,0 +1,149 @@
+import numpy as np
+import pytest
+import trimesh
+
+from threedident.errors import UsageError
+from threedident.render.mesh import SHAPES, Mesh, face_normals, get_mesh, teapot
+
+
+def edges(mesh: Mesh) -> dict[tuple[int, int], int]:
+    count: dict[tuple[int, int], int] = {}
+    for start, size in zip(mesh.starts, mesh.sizes, strict=True):
+        face = mesh.corners[start : start + size]
+        for a, b in zip(face, np.roll(face, -1), strict=True):
+            count[int(a), int(b)] = count.get((int(a), int(b)), 0) + 1
+    return count
+
+
+def test_the_teapot_is_newells():
+    mesh = teapot()
+    assert mesh.vertices.shape == (3242, 3)
+    assert np.bincount(mesh.sizes).tolist() == [0, 0, 0, 80, 3120]
+    directed = edges(mesh)
+    assert sum((b, a) not in directed for a, b in directed) == 160
+    low, high = mesh.vertices.min(0), mesh.vertices.max(0)
+    assert low == pytest.approx([-1.4021, -1.5593, -0.9067], abs=5e-5)
+    assert high == pytest.approx([1.5593, 1.4021, 1.0926], abs=5e-5)
+    assert 1.5 * mesh.extent == pytest.approx(4.442116737365723, abs=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_consistently_wound(shape):
+    mesh = get_mesh(shape)
+    assert max(edges(mesh).values()) == 1
+    assert np.linalg.norm(mesh.normals, axis=1) == pytest.approx(1.0)
+    per_corner = np.repeat(face_normals(mesh.vertices, mesh.corners, mesh.sizes), mesh.sizes, 0)
+    assert ((mesh.normals * per_corner).sum(1) > 0.5).all()
+    triangles = mesh.corners[mesh.triangles()]
+    assert len(triangles) == (mesh.sizes - 2).sum()
+    a, b, c = np.moveaxis(mesh.vertices[triangles], 1, 0)
+    assert np.einsum("ij,ij->", a, np.cross(b, c)) > 0
+
+
+@pytest.mark.parametrize("shape", ["cube", "sphere", "cylinder"])
+def test_the_solids_are_closed_and_two_across(shape):
+    mesh = get_mesh(shape)
+    directed = edges(mesh)
+    assert all((b, a) in directed for a, b in directed)
+    assert mesh.vertices.min(0) == pytest.approx([-1] * 3, abs=1e-3)
+    assert mesh.vertices.max(0) == pytest.approx([1] * 3, abs=1e-3)
+    assert (np.einsum("ij,ij->i", mesh.normals, mesh.vertices[mesh.corners]) > 0).all()
+
+
+def first_hits(mesh: Mesh, origins: np.ndarray, direction: np.ndarray) -> np.ndarray:
+    """The unit normals of the triangles that rays hit first (Moeller and Trumbore)."""
+    a, b, c = np.moveaxis(mesh.vertices[mesh.corners[mesh.triangles()]], 1, 0)
+    e1, e2 = b - a, c - a
+    p = np.cross(direction, e2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        det = 1 / (e1 * p).sum(1)
+        offset = origins[:, None] - a
+        u = (offset * p).sum(2) * det
+        q = np.cross(offset, e1)
+        v = (q @ direction) * det
+        t = (q * e2).sum(2) * det
+    t = np.where((u >= 0) & (v >= 0) & (u + v <= 1) & (t > 0), t, np.inf)
+    first = t.argmin(1)[np.isfinite(t.min(1))]
+    normal = np.cross(e1, e2)[first]
+    return normal / np.linalg.norm(normal, axis=1, keepdims=True)
+
+
+def test_teapot_normals_face_outward():
+    # Seen from six sides, what is in front faces the viewer. Not all of it: rays from above
+    # pass the gap between lid and rim and meet the bottom from the inside.
+    mesh = teapot()
+    spread = np.linspace(-0.8, 0.8, 12) + 0.013
+    u, v = (grid.ravel() for grid in np.meshgrid(spread, spread))
+    for axis in range(3):
+        for side in (-1.0, 1.0):
+            origins = np.insert(np.stack([u, v], 1), axis, 5 * side, axis=1)
+            direction = np.zeros(3)
+            direction[axis] = -side
+            normals = first_hits(mesh, origins, direction)
+            assert len(normals) > 50
+            assert (normals @ direction < 0).mean() > (0.9 if axis == 2 else 0.999)
+
+
+def test_normals_of_a_teapot_are_smooth_and_of_a_sphere_flat():
+    assert teapot().smooth
+    sphere = get_mesh("sphere")
+    assert not sphere.smooth
+    flat = np.repeat(face_normals(sphere.vertices, sphere.corners, sphere.sizes), sphere.sizes, 0)
+    assert np.array_equal(sphere.normals, flat)
+
+
+@pytest.mark.parametrize("suffix", ["obj", "ply", "stl", "glb"])
+def test_a_users_mesh(tmp_path, suffix):
+    box = trimesh.creation.box((1, 2, 4))
+    box.apply_translation((5, 6, 7))
+    path = tmp_path / f"box.{suffix}"
+    box.export(path)
+    mesh = get_mesh(str(path))
+    assert mesh.extent == pytest.approx(4)
+    assert np.sort(np.ptp(mesh.vertices, axis=0)) == pytest.approx([1, 2, 4])
+    assert (mesh.vertices.max(0) + mesh.vertices.min(0)) == pytest.approx([0, 0, 0], abs=1e-6)
+    assert len(mesh.sizes) == 12
+
+
+def test_a_mesh_without_normals_is_flat_and_one_with_normals_keeps_them(tmp_path):
+    ball = trimesh.creation.icosphere(subdivisions=2)
+    ball.export(tmp_path / "flat.stl")
+    assert not get_mesh(str(tmp_path / "flat.stl")).smooth
+    for suffix in ("ply", "obj", "glb"):
+        path = tmp_path / f"smooth.{suffix}"
+        options = {"vertex_normal": True} if suffix == "ply" else {"include_normals": True}
+        ball.export(path, **options)
+        mesh = get_mesh(str(path))
+        assert mesh.smooth, suffix
+        points = mesh.vertices[mesh.corners]
+        assert (mesh.normals * points).sum(1) == pytest.approx(1.0, abs=1e-2)
+
+
+def test_faces_without_area_are_left_out(tmp_path):
+    path = tmp_path / "degenerate.obj"
+    path.write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 2 0 0\nf 1 2 3\nf 1 2 4\nf 1 1 2\n")
+    mesh = get_mesh(str(path))
+    assert len(mesh.sizes) == 1
+    assert np.isfinite(mesh.normals).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("missing.obj", None),
+        ("empty.obj", b""),
+        ("noise.stl", b"\x00\x01garbage" * 20),
+        ("noise.glb", b"glTF garbage"),
+        ("noise.ply", b"ply\nformat ascii 1.0\nelement vertex 5\n"),
+        ("points.obj", b"v 0 0 0\nv 1 0 0\n"),
+        ("point.obj", b"v 1 1 1\nv 1 1 1\nv 1 1 1\nf 1 2 3\n"),
+        ("nan.obj", b"v nan 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n"),
+        ("mesh.fbx", b"whatever"),
+    ],
+)
+def test_meshes_that_cannot_be_read(tmp_path, name, content):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=name if name != "mesh.fbx" else "unknown shape"):
+        get_mesh(str(path))
