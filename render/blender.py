@@ -17,6 +17,7 @@ from threedident.render.layers import (
     Grid,
     Region,
     area_shadow,
+    enclosing_points,
     spline_matrix,
     spot_pool,
     sun_shadow,
@@ -381,6 +382,8 @@ class BlenderEngine:
         cycles.use_light_tree = light_tree
         cycles.pixel_filter_type, cycles.filter_width = "BLACKMAN_HARRIS", filter_width
         cycles.use_denoising = False
+        # The object moves from image to image: its own search tree is built once.
+        cycles.debug_bvh_type = "DYNAMIC_BVH"
         return _View(self._bpy, scene, grid)
 
 
@@ -463,7 +466,7 @@ class _LayeredImage:
     """Object over ground, each a sum over the lights (see `Layered`)."""
 
     def __init__(self, engine: BlenderEngine, quality: Layered) -> None:
-        self._vertices = engine._builder.mesh.vertices
+        self._outline = enclosing_points(engine._builder.mesh.vertices)
         self._holdout = engine._holdout
         resolution = engine._resolution
         self._grid = Grid(resolution)
@@ -521,7 +524,7 @@ class _LayeredImage:
             view.remove()
 
     def __call__(self, scene: Scene) -> npt.NDArray[np.float32]:
-        points = scene.place(self._vertices)
+        points = scene.place(self._outline)
         image = self._ground(scene, points)
         region = self._grid.around(points)
         # Rays that miss the object cost little, a ground that hides none of it still some.

@@ -95,6 +95,25 @@ def _polygon(radius: float) -> Array:
     return radius / math.cos(np.pi / _CORNERS) * np.stack([np.cos(angle), np.sin(angle)], 1)
 
 
+def enclosing_points(vertices: Array, most: int = 5000) -> Array:
+    """Points (M, 3) whose convex hull holds that of `vertices` (N, 3), and few of them.
+
+    Large meshes are cut into cells, and each cell's vertices stand for by their box.
+    """
+    if len(vertices) <= most:
+        return vertices
+    low, high = vertices.min(0), vertices.max(0)
+    cell = np.floor(8 * (vertices - low) / np.maximum(high - low, 1e-30)).clip(0, 7)
+    _, group = np.unique(cell, axis=0, return_inverse=True)
+    boxes = []
+    order = np.argsort(group.reshape(-1), kind="stable")
+    starts = np.flatnonzero(np.diff(group.reshape(-1)[order], prepend=-1))
+    for bound in (np.minimum, np.maximum):
+        boxes.append(bound.reduceat(vertices[order], starts, axis=0))
+    corners = np.indices((2, 2, 2)).reshape(3, -1).T
+    return np.where(corners[None], boxes[1][:, None], boxes[0][:, None]).reshape(-1, 3)
+
+
 def sun_shadow(scene: Scene, points: Array) -> Array:
     """Points on the ground whose convex hull holds the sun's shadow of `points` (N, 3)."""
     lean = _polygon(math.tan(SUN.angle / 2))
@@ -142,21 +161,24 @@ def spot_pool(scene: Scene) -> Array:
 def spline_matrix(grid: Grid, resolution: int) -> Array:
     """(resolution, grid.side): cubic-spline interpolation from a grid to the image's pixels.
 
-    Splines through the values (natural-looking ends come from mirroring), evaluated at the
-    centres of the image's pixels. Applied along both axes it brings an image up.
+    Natural splines through the values, evaluated at the centres of the image's pixels.
+    Applied along both axes it brings an image up.
     """
     n = grid.side
+    # A coefficient beyond either end continues the line through the last two.
     collocation = (4 * np.eye(n) + np.eye(n, k=1) + np.eye(n, k=-1)) / 6
-    collocation[0, 1] = collocation[-1, -2] = 2 / 6
+    collocation[0, :2] = collocation[-1, :-3:-1] = 1.0, 0.0
     position = (np.arange(resolution) + 0.5) * grid.pixels / resolution - 0.5 + grid.padding
     first = np.floor(position).astype(int)
     t = position - first
     weights = np.stack(
         [(1 - t) ** 3, 3 * t**3 - 6 * t**2 + 4, -3 * t**3 + 3 * t**2 + 3 * t + 1, t**3], axis=1
     )
-    evaluation = np.zeros((resolution, n))
+    pixel = np.arange(resolution)
+    evaluation = np.zeros((resolution, n + 2))  # a coefficient more at either end
     for k in range(4):
-        index = np.abs(first + k - 1)
-        index = np.where(index > n - 1, 2 * (n - 1) - index, index)
-        np.add.at(evaluation, (np.arange(resolution), index), weights[:, k] / 6)
-    return evaluation @ np.linalg.inv(collocation)
+        evaluation[pixel, first + k] += weights[:, k] / 6
+    ends = np.zeros((n + 2, n))
+    ends[1:-1] = np.eye(n)
+    ends[0, :2] = ends[-1, :-3:-1] = 2.0, -1.0
+    return evaluation @ ends @ np.linalg.inv(collocation)

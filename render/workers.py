@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from threedident.errors import RenderError, ThreeDIdentError
 from threedident.files import is_running
-from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.engine import Engine, EngineSettings, create_engine
 
 Array = npt.NDArray[Any]
 
@@ -41,6 +41,8 @@ IMAGES_PER_WORKER = 1000
 #: Seconds without a finished image after which a worker counts as hung.
 DEFAULT_TIMEOUT = 600.0
 _AT_ONCE = 8  # images handed over at a time: enough to hide the hand-over
+#: A file system in memory, where there is one.
+MEMORY = Path("/dev/shm")
 _SCRATCH = "3dident-scratch-"
 _START_LIMIT = 3  # workers in a row that die before they are ready
 
@@ -95,6 +97,7 @@ def _redirect_output(log: Path) -> None:
 
 def _worker_main(
     pipe: Connection,
+    factory: Callable[..., Engine],
     settings: EngineSettings,
     threads: int,
     device_index: int,
@@ -107,7 +110,7 @@ def _worker_main(
     try:
         _redirect_output(log)
         faulthandler.enable()
-        engine = create_engine(
+        engine = factory(
             settings, threads=threads, device_index=device_index, scratch=scratch
         )
     except BaseException as error:
@@ -144,7 +147,9 @@ class WorkerPool:
         devices: how many GPUs the workers share out among themselves.
         timeout: seconds without a finished image after which a worker is replaced.
         images_per_worker: images after which a worker is replaced by a fresh one.
-        log_dir: where each worker's output goes, `worker-K.log`.
+        log_dir: where each worker's output goes, `PREFIX-K.log`.
+        log_prefix: of those files.
+        factory: makes the engine in a worker; it must be importable there.
     """
 
     def __init__(
@@ -158,7 +163,9 @@ class WorkerPool:
         timeout: float = DEFAULT_TIMEOUT,
         images_per_worker: int = IMAGES_PER_WORKER,
         log_prefix: str = "worker",
+        factory: Callable[..., Engine] = create_engine,
     ) -> None:
+        self._factory = factory
         self._settings = settings
         self._count = workers
         self._threads = threads
@@ -234,6 +241,7 @@ class WorkerPool:
                 target=_worker_main,
                 args=(
                     theirs,
+                    self._factory,
                     self._settings,
                     self._threads,
                     slot % max(self._devices, 1),
@@ -351,9 +359,8 @@ def make_scratch(needed: int) -> Path:
 
     Folders that killed processes have left behind are removed on the way.
     """
-    memory = Path("/dev/shm")
-    use_memory = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 * needed
-    parent = memory if use_memory else Path(tempfile.gettempdir())
+    use_memory = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 * needed
+    parent = MEMORY if use_memory else Path(tempfile.gettempdir())
     for old in parent.glob(f"{_SCRATCH}*"):
         pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]
         if pid.isdigit() and not is_running(int(pid)):

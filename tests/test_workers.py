@@ -1,0 +1,126 @@
+import os
+import signal
+import threading
+import time
+
+import faulty
+import numpy as np
+import pytest
+
+from threedident.errors import MissingExtraError, RenderError, UsageError
+from threedident.presets import load_preset
+from threedident.render.engine import EngineSettings
+from threedident.render.workers import Done, Failed, Task, WorkerPool, call_in_process
+
+SETTINGS = EngineSettings(load_preset("3dident"), resolution=8)
+
+
+def tasks(faults, count=20):
+    for i in range(count):
+        yield Task(i, np.array([i, faults.get(i, 0.0)], np.float32))
+
+
+def run(tmp_path, faults, count=20, stop=None, **options):
+    options = {"workers": 2, "factory": faulty.FaultyEngine, "timeout": 60.0, **options}
+    with WorkerPool(SETTINGS, log_dir=tmp_path, **options) as pool:
+        results = list(pool.run(tasks(faults, count), count, stop))
+    done = {r.index: r.image for r in results if isinstance(r, Done)}
+    failed = {r.index: r.reason for r in results if isinstance(r, Failed)}
+    assert len(done) + len(failed) == len(results)
+    return done, failed
+
+
+def test_every_image_arrives_once(tmp_path):
+    done, failed = run(tmp_path, {}, count=50)
+    assert not failed
+    assert sorted(done) == list(range(50))
+    assert all((image == index).all() for index, image in done.items())
+    assert "an engine speaks" in (tmp_path / "worker-0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(faulty.CRASH, "SIGSEGV"), (faulty.RAISE, "no such luck")],
+)
+def test_an_image_that_always_fails_is_reported_and_the_rest_is_rendered(tmp_path, fault, reason):
+    done, failed = run(tmp_path, {3: fault, 11: fault})
+    assert sorted(failed) == [3, 11]
+    assert all(reason in text for text in failed.values())
+    assert sorted(done) == sorted(set(range(20)) - {3, 11})
+
+
+def test_a_worker_that_hangs_is_replaced(tmp_path):
+    started = time.monotonic()
+    done, failed = run(tmp_path, {5: faulty.HANG}, count=8, timeout=1.5)
+    assert list(failed) == [5]
+    assert "1.5 s" in failed[5]
+    assert sorted(done) == [0, 1, 2, 3, 4, 6, 7]
+    assert time.monotonic() - started < 60
+
+
+def test_an_image_that_fails_once_is_tried_again(tmp_path):
+    done, failed = run(tmp_path, {4: faulty.CRASH_ONCE, 9: faulty.CRASH_ONCE})
+    assert not failed
+    assert sorted(done) == list(range(20))
+    assert "an engine speaks" in (tmp_path / "worker-0-lost.log").read_text() or (
+        tmp_path / "worker-1-lost.log"
+    ).exists()
+
+
+def test_workers_are_replaced_after_a_number_of_images(tmp_path, monkeypatch):
+    starts = []
+    start = WorkerPool._start
+    monkeypatch.setattr(WorkerPool, "_start", lambda self, slot: starts.append(slot) or start(self, slot))
+    done, _ = run(tmp_path, {}, count=30, workers=1, images_per_worker=10)
+    assert len(done) == 30
+    assert starts == [0, 0, 0]
+
+
+def test_a_worker_killed_from_outside(tmp_path):
+    with WorkerPool(SETTINGS, workers=2, log_dir=tmp_path, factory=faulty.FaultyEngine) as pool:
+        seen, killed = set(), 0
+        slow = {i: faulty.SLOW for i in range(30)}
+        for result in pool.run(tasks(slow, 30), 30):
+            seen.add(result.index)
+            if len(seen) in (5, 12) and killed < 2:
+                os.kill(pool._workers[0].process.pid, signal.SIGKILL)
+                killed += 1
+    assert killed == 2
+    assert seen == set(range(30))
+
+
+def test_stopping_takes_seconds(tmp_path):
+    stop = threading.Event()
+    threading.Timer(2.0, stop.set).start()
+    started = time.monotonic()
+    done, _ = run(tmp_path, {i: faulty.HANG for i in range(2, 20)}, stop=stop)
+    assert time.monotonic() - started < 8
+    assert set(done) <= {0, 1}
+
+
+def test_an_engine_that_cannot_start(tmp_path):
+    with pytest.raises(RenderError, match="libgl1 is missing"):
+        run(tmp_path, {}, factory=faulty.broken)
+    with pytest.raises(RenderError, match=r"3 render processes in a row.*exit code 3"):
+        run(tmp_path, {}, factory=faulty.dead)
+
+
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("threedident.render.workers.MEMORY", tmp_path / "memory")
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "3dident-scratch-999999999-old").mkdir()
+    run(tmp_path, {2: faulty.CRASH})
+    assert list((tmp_path / "memory").iterdir()) == []
+
+
+def test_calls_in_another_process():
+    assert call_in_process(max, 3, 5) == 5
+    with pytest.raises(UsageError, match="wrong"):
+        call_in_process(faulty.raise_usage)
+    with pytest.raises(MissingExtraError, match=r"pip install 'threedident\[render\]'"):
+        call_in_process(faulty.raise_missing)
+    with pytest.raises(RenderError, match="ZeroDivisionError"):
+        call_in_process(divmod, 1, 0)
+    with pytest.raises(RenderError, match="exit code 4"):
+        call_in_process(os._exit, 4)
+
