@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import DatasetError
-from threedident.files import explaining_write_errors, replacing
+from threedident.files import check_space, explaining_write_errors, replacing
 from threedident.progress import Progress
 from threedident.shards import check_arrays, open_hdf5, read_shard, storage_options
 from threedident.store import STATS, DatasetDir, Manifest, parse_manifest
@@ -59,6 +59,8 @@ def pack(dataset: DatasetDir, out: Path, *, compression: str | None = None) -> i
     }
     with explaining_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
+    if (compression or manifest.compression) == "none":
+        check_space(out.parent, total * side**2 * 3, "Make room, or pack with --compression gzip")
     with (
         replacing(out) as temporary,
         h5py.File(temporary, "w", libver="v110") as file,

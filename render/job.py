@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import os
 import platform
-import shutil
 import signal
 import tempfile
 import threading
@@ -22,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import DatasetError, RenderError, UsageError
-from threedident.files import explaining_write_errors, remove_leftovers
+from threedident.files import check_space, explaining_write_errors, remove_leftovers
 from threedident.latents import SPLITS, check_raw_latents
 from threedident.presets import Preset
 from threedident.progress import Progress
@@ -383,21 +382,14 @@ def _fault(dataset: DatasetDir, path: Path) -> str | None:
 
 
 def _check_space(root: Path, images: int, dataset: DatasetDir) -> None:
-    """Refuses at once what the disk cannot hold, rather than hours later.
-
-    Raises:
-        DatasetError: too little space is left.
-    """
     if dataset.manifest.compression != "none":
-        return
-    needed = images * (dataset.manifest.resolution**2 * 3 + 100)
-    free = shutil.disk_usage(root).free
-    if needed > free:
-        raise DatasetError(
-            f"the disk is too full: {images} images need {needed / 1e9:.1f} GB, {root} has "
-            f"{free / 1e9:.1f} GB left. Make room, choose a smaller --n or --resolution, or "
-            "start a new dataset with --compression gzip"
-        )
+        return  # how much it takes is not known beforehand
+    check_space(
+        root,
+        images * (dataset.manifest.resolution**2 * 3 + 100),
+        "Make room, choose a smaller --n or --resolution, or start a new dataset with "
+        "--compression gzip",
+    )
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ def _redirect_output(log: Path) -> None:
     """Sends what this process prints, Blender's own output below Python included, to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
     os.dup2(target, 1)
     os.dup2(target, 2)
     os.close(target)
@@ -122,10 +122,13 @@ def _worker_main(
     try:
         while True:
             for task in pipe.recv():
+                # Blender prints 15 KB an image: the log keeps what it said of the last one.
+                os.truncate(log, 0)
                 try:
                     image = engine.render(task.latents)
                 except Exception as error:
                     traceback.print_exc()
+                    shutil.copyfile(log, log.with_name(f"{log.stem}-failed.log"))
                     pipe.send(("failed", task.index, f"{type(error).__name__}: {error}"))
                 else:
                     pipe.send(("done", task.index, image))
@@ -147,7 +150,8 @@ class WorkerPool:
         devices: how many GPUs the workers share out among themselves.
         timeout: seconds without a finished image after which a worker is replaced.
         images_per_worker: images after which a worker is replaced by a fresh one.
-        log_dir: where each worker's output goes, `PREFIX-K.log`.
+        log_dir: where each worker's output goes: `PREFIX-K.log` for what it did last,
+            `-failed` and `-lost` beside it for what went wrong last.
         log_prefix: of those files.
         factory: makes the engine in a worker; it must be importable there.
     """

@@ -17,9 +17,9 @@ class FaultyEngine:
     def __init__(self, settings, *, threads, device_index, scratch):
         self._resolution = settings.resolution
         self._scratch = scratch
-        print("an engine speaks", flush=True)
 
     def render(self, latents):
+        print(f"painting {int(latents[0])}", flush=True)
         fault = float(latents[1])
         if fault == CRASH:
             os.kill(os.getpid(), signal.SIGSEGV)

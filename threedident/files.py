@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,16 +41,19 @@ def explaining_write_errors(path: Path) -> Iterator[None]:
     """Turns what the system says of a failed write into an error that says what to do."""
     try:
         yield
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         text = str(error)
-        # HDF5 passes the system's errno on in its message alone.
-        if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
+        # HDF5 passes the system's errno on in its message alone, and not only in OSErrors.
+        if isinstance(error, RuntimeError) and "errno = " not in text:
+            raise
+        code = getattr(error, "errno", None)
+        if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
             raise DatasetError(
                 f"the disk is full: cannot write {path}. What is finished stays; make room and "
                 "run the same command again to continue"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise DatasetError(f"cannot write {path}: {error.strerror}") from error
+        if isinstance(error, OSError) and error.strerror:
+            text = error.strerror
         raise DatasetError(f"cannot write {path}: {text}") from error
 
 
@@ -72,6 +76,20 @@ def is_running(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def check_space(folder: Path, needed: float, advice: str) -> None:
+    """Refuses at once what a disk cannot hold, rather than hours later.
+
+    Raises:
+        DatasetError: less than `needed` bytes are left.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DatasetError(
+            f"the disk is too full: this needs {needed / 1e9:.3g} GB, {folder} has "
+            f"{free / 1e9:.3g} GB left. {advice}"
+        )
 
 
 def write_json(path: Path, data: Any) -> None:

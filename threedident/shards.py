@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -30,7 +31,6 @@ FORMAT_VERSION = 1
 #: Stored plain, an image is one contiguous read, 20 times faster than through gzip (see
 #: benchmarks/storage.py); gzip makes a dataset a quarter of the size.
 COMPRESSIONS = ("none", "gzip")
-DEFAULT_SHARD_SIZE = 100
 ARRAYS = ("images", "raw_latents", "latents", "index")
 
 _NAME = re.compile(r"shard-(\d{8,})-(\d{5,})\.h5")
@@ -197,7 +197,9 @@ def write_shard(
         "latents": latents,
         "index": np.array(interval.indices, np.int64),
     }
-    with replacing(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
+    # In memory first: HDF5 does not recover from a disk that fills up below it.
+    content = io.BytesIO()
+    with h5py.File(content, "w", libver="v110") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array, **storage_options(name, array.shape, compression))
             file.attrs[_CHECKSUM + name] = checksum(array)
@@ -210,7 +212,14 @@ def write_shard(
             file.attrs[name] = text
         for field in dataclasses.fields(sums):
             file.attrs[f"sum_{field.name}"] = getattr(sums, field.name)
+    with replacing(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
     return path
+
+
+def default_shard_size(resolution: int) -> int:
+    """A hundred images; fewer where they are large, for about the same number of bytes."""
+    return max(1, min(100, round(100 * (224 / resolution) ** 2)))
 
 
 def storage_options(name: str, shape: tuple[int, ...], compression: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from threedident.factors import FACTORS
 from threedident.files import create_json, explaining_write_errors, read_json, write_json
 from threedident.latents import check_raw_latents, sample_raw_latents
 from threedident.presets import Preset, parse_preset
-from threedident.shards import DEFAULT_SHARD_SIZE, ImageSums, Interval, list_shards, read_sums
+from threedident.shards import ImageSums, Interval, default_shard_size, list_shards, read_sums
 
 FORMAT = "3dident"
 FORMAT_VERSION = 1
@@ -241,9 +241,8 @@ class DatasetDir:
 
                 with replacing(root / GIVEN_LATENTS) as temporary, temporary.open("wb") as file:
                     np.save(file, given)
-            manifest = Manifest.new(
-                settings, shard_size or DEFAULT_SHARD_SIZE, compression or "none"
-            )
+            size = shard_size or default_shard_size(settings["resolution"])
+            manifest = Manifest.new(settings, size, compression or "none")
             create_json(root / MANIFEST, manifest.as_dict())
         dataset = cls.open(root)
         dataset._refuse_other(settings, shard_size, compression, any_device=any_device)
