@@ -92,7 +92,9 @@ def traversal_figure(images: Array, title: str) -> Image.Image:
             spacing=1,
         )
     for s, value in enumerate(np.linspace(-1, 1, steps)):
-        draw.text((left - 2 * _GAP, head + s * cell + side / 2), f"{value:+.2f}", _GREY, number, "rm")
+        draw.text(
+            (left - 2 * _GAP, head + s * cell + side / 2), f"{value:+.2f}", _GREY, number, "rm"
+        )
         for f in range(factors):
             figure.paste(Image.fromarray(images[s, f]), (left + f * cell, head + s * cell))
     return figure

@@ -110,9 +110,7 @@ def _worker_main(
     try:
         _redirect_output(log)
         faulthandler.enable()
-        engine = factory(
-            settings, threads=threads, device_index=device_index, scratch=scratch
-        )
+        engine = factory(settings, threads=threads, device_index=device_index, scratch=scratch)
     except BaseException as error:
         traceback.print_exc()
         known = isinstance(error, ThreeDIdentError)

@@ -30,7 +30,9 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 def cli(tmp_path: Path) -> Cli:
     """Runs `3dident` as a user would; fails on a traceback, and unless it exits as expected."""
 
-    def run(*arguments: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        *arguments: object, code: int = 0, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*command(), *map(str, arguments)],
             capture_output=True,

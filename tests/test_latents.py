@@ -12,10 +12,10 @@ splits = st.sampled_from(["train", "val", "test"])
 
 
 def test_the_table_of_factors():
-    assert FACTOR_NAMES == (
+    assert (
         *("x", "y", "z", "phi", "theta", "psi"),
         *("spotlight_position", "object_hue", "spotlight_hue", "background_hue"),
-    )
+    ) == FACTOR_NAMES
     assert GROUPS == {
         "position": (0, 1, 2),
         "rotation": (3, 4, 5),

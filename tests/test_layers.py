@@ -7,10 +7,10 @@ from threedident.presets import load_preset
 from threedident.render.layers import (
     Grid,
     area_shadow,
+    enclosing_points,
     spline_matrix,
     spot_pool,
     sun_shadow,
-    enclosing_points,
 )
 from threedident.render.scene import AREA, SPOT, SUN, SceneBuilder
 
@@ -40,9 +40,7 @@ def inside(region, point):
     return (
         region.left <= column[0] - 1 <= column[0] + 1 <= region.right
         or region.left <= max(column[0] - 1, 0) <= min(column[0] + 1, GRID.side) <= region.right
-    ) and (
-        region.top <= max(row[0] - 1, 0) and min(row[0] + 1, GRID.side) <= region.bottom
-    )
+    ) and (region.top <= max(row[0] - 1, 0) and min(row[0] + 1, GRID.side) <= region.bottom)
 
 
 @given(raw_rows, st.integers(0, 3241), unit, unit)
@@ -82,7 +80,7 @@ def test_where_nothing_is_known_the_region_is_everything():
     assert GRID.around(np.full((1, 3), np.nan)) == GRID.whole
     assert GRID.around(np.array([[20.0, 0.0, 20.0]])) == GRID.whole
     scene = scene_of([0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
-    tall = scene.place(BUILDER.mesh.vertices) + [0, 0, 1]
+    tall = scene.place(BUILDER.mesh.vertices * 2)
     assert tall[:, 2].max() > AREA.location[2]
     assert GRID.around(area_shadow(scene, tall)) == GRID.whole
 

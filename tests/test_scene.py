@@ -41,7 +41,9 @@ def test_what_stands_where(raw):
     x, y, z, phi, theta, psi, angle, *_ = (float(np.float32(v)) for v in raw)
     half_pi = math.pi / 2
     assert scene.location == pytest.approx((3 * x, 3 * y, 3 * z + size / 2), abs=1e-5)
-    assert scene.rotation == pytest.approx((half_pi * phi, half_pi * theta, half_pi * psi), abs=1e-6)
+    assert scene.rotation == pytest.approx(
+        (half_pi * phi, half_pi * theta, half_pi * psi), abs=1e-6
+    )
     assert scene.ground_height == -size
     sx, sy, sz = scene.spot_location
     assert sz == pytest.approx(6 + size)

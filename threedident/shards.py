@@ -28,8 +28,8 @@ Array = npt.NDArray[Any]
 
 FORMAT = "3dident-shard"
 FORMAT_VERSION = 1
-#: Stored plain, an image is one contiguous read, 20 times faster than through gzip (see
-#: benchmarks/storage.py); gzip makes a dataset a quarter of the size.
+#: Stored plain, an image is one contiguous read, 17 times faster than through gzip (see
+#: benchmarks/storage.py); gzip makes a dataset a fifth of the size.
 COMPRESSIONS = ("none", "gzip")
 ARRAYS = ("images", "raw_latents", "latents", "index")
 

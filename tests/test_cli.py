@@ -1,0 +1,189 @@
+"""The command line, and the package as it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import threedident
+from threedident.cli import main
+from threedident.doctor import PACKAGES, examine
+from threedident.errors import UsageError
+from threedident.factors import FACTORS
+from threedident.render.figures import contact_sheet, traversal_figure, traversal_latents
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", ["render", "datasets", "evaluate", "baselines"])
+def test_no_folder_of_ours_takes_a_bare_name(name):
+    assert importlib.util.find_spec(f"threedident.{name}") is not None
+    found = python(f"import {name}; print({name}.__file__)")
+    ours = str(Path(__file__).parents[1] / name)
+    assert found.returncode != 0 or ours not in found.stdout
+
+
+def test_help_and_reading_load_neither_blender_nor_torch():
+    done = python(
+        "import sys, threedident.cli, threedident.datasets.reading, threedident.datasets.convert\n"
+        "heavy = {'bpy', 'torch', 'trimesh', 'faiss', 'scipy'} & set(sys.modules)\n"
+        "sys.exit(f'loads {heavy}' if heavy else 0)"
+    )
+    assert done.returncode == 0, done.stderr
+    light = python("import sys, threedident.cli; sys.exit('numpy' in sys.modules)")
+    assert light.returncode == 0
+
+
+def test_bpy_is_imported_in_one_place():
+    package = Path(importlib.util.find_spec("threedident.render").origin).parents[1]
+    sources = [
+        p for p in package.rglob("*.py") if ".venv" not in p.parts and "tests" not in p.parts
+    ]
+    users = [p.name for p in sources if "import bpy\n" in p.read_text()]
+    assert users == ["blender.py"]
+
+
+def test_every_command_explains_itself(cli):
+    listed = cli("--help").stdout
+    for name in main.commands:
+        assert name in listed
+        assert len(cli(name, "--help").stdout) > 120
+    assert cli("--version").stdout.strip().endswith("0.1.0")
+    assert "No such command" in cli("rendr", code=2).stderr
+
+
+def test_doctor(cli):
+    said = cli("doctor").stdout
+    assert "Blender         4.5." in said
+    assert "render devices  cpu" in said
+    findings = {f.name: f for f in examine()}
+    assert {name for group in PACKAGES.values() for name in group} <= set(findings)
+    assert findings["bpy"].state == "ok"
+
+
+def without(module: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process where a module cannot be found."""
+    return python(
+        "import sys, importlib.abc\n"
+        "class Hide(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name.split('.')[0] == {module!r}:\n"
+        f"            raise ModuleNotFoundError(f'No module named {{name!r}}', name={module!r})\n"
+        "sys.meta_path.insert(0, Hide())\n" + code
+    )
+
+
+def test_a_missing_extra_is_one_line_of_advice(tmp_path):
+    from threedident.errors import MissingExtraError
+
+    done = without("bpy", "from threedident.render.blender import import_bpy\nimport_bpy()")
+    assert f"{MissingExtraError.__name__}: rendering needs bpy" in done.stderr
+    assert "pip install 'threedident[render]'" in done.stderr
+    (tmp_path / "a.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
+    words = ["render", "--out", str(tmp_path / "d"), "--shape", str(tmp_path / "a.obj")]
+    done = without("trimesh", f"from threedident.cli import main\nmain({words!r})")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "reading a mesh file needs trimesh" in done.stderr
+
+
+def test_reading_works_without_the_render_extra(small_dataset):
+    done = without(
+        "bpy", f"from threedident.cli import main\nmain(['verify', {str(small_dataset)!r}])"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all is well" in done.stdout
+
+
+def test_a_missing_system_library_is_named():
+    done = python(
+        "import sys, importlib.abc, importlib.machinery\n"
+        "class Broken(importlib.abc.MetaPathFinder, importlib.abc.Loader):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        return importlib.machinery.ModuleSpec(name, self) if name == 'bpy' else None\n"
+        "    def create_module(self, spec):\n"
+        "        raise ImportError('libXi.so.6: cannot open shared object file')\n"
+        "    def exec_module(self, module): pass\n"
+        "sys.meta_path.insert(0, Broken())\n"
+        "from threedident.render.blender import import_bpy\nimport_bpy()"
+    )
+    assert "libXi.so.6" in done.stderr
+    assert "apt-get install libx11-6 libxrender1" in done.stderr
+
+
+def test_presets_are_shown(cli):
+    listed = cli("presets").stdout
+    assert "3dident-regular" in listed
+    shown = cli("presets", "3dident-positions").stdout
+    assert "fixed at raw -0.66" in shown
+    assert "unknown preset" in cli("presets", "x", code=2).stderr
+
+
+def test_info_and_stats(cli, small_dataset):
+    said = cli("info", small_dataset).stdout
+    for factor in FACTORS:
+        assert factor.name in said
+    assert "0.9630" in said
+    assert "not injective: the hue is not wrapped" in said
+    stats = json.loads(cli("stats", small_dataset).stdout)
+    assert stats["images"] == 12
+    assert set(stats["definitions"]) == set(stats) - {"images", "definitions"}
+
+
+def test_preview(cli, tmp_path, small_dataset):
+    cli("preview", small_dataset, "--out", "sheet.png", "--count", 6)
+    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
+    from threedident.datasets.reading import open_source
+
+    with open_source(small_dataset) as source:
+        assert np.array_equal(sheet[4:36, 4:36], source.image(0))
+        assert np.array_equal(sheet[4:36, 40:72], source.image(1))
+    assert "ends in .png" in cli("preview", small_dataset, "--out", "sheet.doc", code=2).stderr
+
+
+def test_traverse(cli, tmp_path):
+    cli("traverse", "--steps", 3, "--resolution", 24, "--quality", "draft", "--out", "t.png")
+    figure = np.asarray(Image.open(tmp_path / "t.png"))
+    assert figure.shape[0] > 3 * 24
+    assert figure.shape[1] > 10 * 24
+    assert "unknown preset" in cli("traverse", "--preset", "x", "--out", "t.png", code=2).stderr
+
+
+def test_traversals_change_one_factor_at_a_time():
+    raw = traversal_latents(5, {4: 0.5})
+    assert raw.shape == (5, 10, 10)
+    for f in range(10):
+        rest = np.delete(raw[:, f], f, axis=1)
+        assert (rest == rest[0]).all()
+        assert raw[:, f, f].tolist() == [-1, -0.5, 0, 0.5, 1]
+    assert (raw[:, 0, 4] == 0.5).all()
+    with pytest.raises(UsageError, match="at least 2"):
+        traversal_latents(1)
+
+
+@pytest.mark.parametrize("side", [8, 64, 300])
+def test_figures_show_every_image_once(side):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (6, side, side, 3), np.uint8)
+    sheet = np.asarray(contact_sheet(images, list("abcdef"), columns=4))
+    assert sheet.shape[1] >= 4 * side
+    grid = rng.integers(0, 256, (3, 10, side, side, 3), np.uint8)
+    figure = np.asarray(traversal_figure(grid, "title"))
+    last = figure[figure.shape[0] - side - 4 : -4, figure.shape[1] - side - 4 : -4]
+    assert np.array_equal(last, grid[2, 9])
+
+
+def test_the_version_is_that_of_the_distribution():
+    assert threedident.__doc__
+    from threedident.store import toolkit_version
+
+    assert toolkit_version() == "0.1.0"
