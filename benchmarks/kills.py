@@ -56,7 +56,8 @@ def main() -> None:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            after = moments.uniform(0.3, max(whole / arguments.kills * 1.5, 3.0))
+            # Long enough to get something done: starting Blender alone takes two seconds.
+            after = moments.uniform(1.0, 2 * whole / arguments.kills + 3.0)
             time.sleep(after)
             ended = process.poll() is not None
             if not ended:
