@@ -100,6 +100,7 @@ def blender_version() -> str:
 def available_devices() -> dict[str, int]:
     """The kinds of device Cycles can use here, and how many of each: {"cpu": 1, ...}."""
     preferences = import_bpy().context.preferences.addons["cycles"].preferences
+    preferences.refresh_devices()
     found = {"cpu": 1}
     for kind, backend in GPU_BACKENDS.items():
         try:
@@ -283,7 +284,7 @@ class BlenderEngine:
             coat = glossy("BECKMANN", Color=(0.8, 0.8, 0.8, 1.0), Roughness=math.sqrt(0.35))
             surface = mix(node("ShaderNodeFresnel", IOR=1.2).outputs[0], inner, coat)
         elif kind == "metal":
-            wide = glossy("GGX", Color=color, Roughness=0.447, Anisotropy=0.25)
+            wide = glossy("GGX", Color=color, Roughness=0.447)
             narrow = glossy("GGX", Color=color, Roughness=0.1, Anisotropy=0.25)
             surface = mix(0.6, wide, narrow)
         elif kind == "crystal":
