@@ -14,13 +14,12 @@ import contextlib
 import time
 
 import numpy as np
-from render import quiet
 
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
-from threedident.render.blender import BlenderEngine
+from threedident.render.blender import BlenderEngine, quiet_blender
 from threedident.render.color import psnr
-from threedident.render.quality import QUALITIES
+from threedident.render.quality import get_quality
 from threedident.render.scene import SceneBuilder
 
 OTHERS = (
@@ -46,7 +45,8 @@ def main() -> None:
         references: list[np.ndarray] = []
         for quality in ("reference", "standard", "draft"):
             builder = SceneBuilder(preset)
-            with quiet(), contextlib.closing(BlenderEngine(builder, QUALITIES[quality])) as engine:
+            level = get_quality(quality)
+            with quiet_blender(), contextlib.closing(BlenderEngine(builder, level)) as engine:
                 if references:
                     engine.render(latents[0])
                 start = time.process_time()

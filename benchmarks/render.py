@@ -11,40 +11,21 @@ measured on the first N of the scenes (default 4; 20 for all of them).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from threedident.presets import load_preset
-from threedident.render.blender import BlenderEngine, blender_version
+from threedident.render.blender import BlenderEngine, blender_version, quiet_blender
 from threedident.render.color import psnr
 from threedident.render.job import processor_name
-from threedident.render.quality import QUALITIES
+from threedident.render.quality import get_quality
 from threedident.render.scene import SceneBuilder
 
 DATA = Path(__file__).parents[1] / "tests" / "data" / "converged"
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Sends what Blender prints, below Python, nowhere."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    try:
-        yield
-    finally:
-        sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def measure(quality: str, count: int) -> dict[str, float | int | str]:
@@ -54,7 +35,7 @@ def measure(quality: str, count: int) -> dict[str, float | int | str]:
         np.asarray(Image.open(DATA / f"{i:02d}.png").convert("RGB")) for i in range(count)
     ]
     start = time.process_time()
-    engine = BlenderEngine(SceneBuilder(preset), QUALITIES[quality])
+    engine = BlenderEngine(SceneBuilder(preset), get_quality(quality))
     start = time.process_time() - start
     if quality != "reference":
         engine.render(latents[-1])  # the first image of a process is slower
@@ -79,7 +60,7 @@ def main() -> None:
     parser.add_argument("--published", type=int, default=4, help="scenes of the published settings")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    with quiet():
+    with quiet_blender():
         rows = [measure("reference", arguments.published), measure("standard", 20)]
         rows.append(measure("draft", 20))
         version = blender_version()

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from threedident.datasets import published
-from threedident.datasets.reading import PublishedSource, Source
+from threedident.datasets.reading import PublishedSource, Source, read_images
 from threedident.errors import DatasetError
-from threedident.files import explaining_write_errors
+from threedident.files import explaining_write_errors, read_json, write_json
 from threedident.progress import Progress
 from threedident.shards import ImageSums, missing_intervals, write_shard
 from threedident.store import DatasetDir, latents_digest, toolkit_version
+
+#: Beside a published layout that we wrote: which dataset it is of.
+IDENTITY = "3dident.json"
 
 
 def to_published(source: Source, out: Path) -> int:
@@ -29,15 +31,23 @@ def to_published(source: Source, out: Path) -> int:
     folder = out / published.IMAGES
     with explaining_write_errors(out):
         folder.mkdir(parents=True, exist_ok=True)
-    raw = out / published.RAW_LATENTS
-    if raw.exists() and not np.array_equal(np.load(raw, allow_pickle=False), source.raw_latents):
-        raise DatasetError(f"{out} holds another dataset: choose another --out")
+    # Which dataset this is: written before the first image, so that what an interrupted
+    # conversion has left is not taken for a part of another dataset.
+    identity = {
+        "latents": latents_digest(source.latents),
+        "fingerprint": source.manifest.fingerprint if source.manifest else None,
+        "images": count,
+    }
     names = {published.image_name(i, count) for i in range(count)}
     strangers = sorted(p.name for p in folder.iterdir() if p.name not in names)
-    if strangers:
-        raise DatasetError(
-            f"{folder} holds {strangers[0]}, not of this dataset: choose another --out"
-        )
+    if (out / IDENTITY).exists():
+        foreign = read_json(out / IDENTITY) != identity
+    else:
+        foreign = any(p != folder for p in out.iterdir()) or any(folder.iterdir())
+    if foreign or strangers:
+        what = strangers[0] if strangers else "another dataset"
+        raise DatasetError(f"{out} holds {what}, not of this dataset: choose another --out")
+    write_json(out / IDENTITY, identity)
     # A PNG is renamed into place when it is whole, so one that is there is finished.
     have = {p.name for p in folder.iterdir()}
     with Progress("writing", count, finished=len(have)) as progress:
@@ -97,7 +107,7 @@ def from_published(
     with Progress("reading", count, finished=count - left) as progress:
         for interval in todo:
             window = slice(interval.first, interval.stop)
-            images = np.stack([_image(source, i, first.shape) for i in interval.indices])
+            images = read_images(source, interval.indices)
             write_shard(
                 out,
                 interval,
@@ -112,10 +122,3 @@ def from_published(
             progress.advance(interval.count)
     dataset.write_stats()
     return count
-
-
-def _image(source: PublishedSource, index: int, shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
-    image = source.image(index)
-    if image.shape != shape:
-        raise DatasetError(f"image {index} has shape {image.shape}, expected {shape} as image 0")
-    return image

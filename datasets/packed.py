@@ -10,9 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import DatasetError
+from threedident.factors import NUM_FACTORS
 from threedident.files import check_space, explaining_write_errors, replacing
 from threedident.progress import Progress
-from threedident.shards import check_arrays, open_hdf5, read_shard, storage_options
+from threedident.shards import (
+    check_arrays,
+    open_hdf5,
+    read_shard,
+    require_complete,
+    safe_array,
+    storage_options,
+)
 from threedident.store import STATS, DatasetDir, Manifest, parse_manifest
 
 Float32 = npt.NDArray[np.float32]
@@ -40,21 +48,12 @@ def pack(dataset: DatasetDir, out: Path, *, compression: str | None = None) -> i
         raise DatasetError(f"{out} exists already: remove it, or choose another --out")
     manifest = dataset.manifest
     shards = dataset.shards()
-    total = 0
-    for interval in shards:
-        if interval.first != total:
-            raise DatasetError(
-                f"{dataset.root} lacks images {total} to {interval.first - 1}: complete it with "
-                "`3dident render` first"
-            )
-        total = interval.stop
-    if not total:
-        raise DatasetError(f"{dataset.root} holds no finished shard yet: run `3dident render`")
+    total = require_complete(dataset.root, shards)
     side = manifest.resolution
     shapes: dict[str, tuple[tuple[int, ...], type]] = {
         "images": ((total, side, side, 3), np.uint8),
-        "raw_latents": ((total, 10), np.float32),
-        "latents": ((total, 10), np.float32),
+        "raw_latents": ((total, NUM_FACTORS), np.float32),
+        "latents": ((total, NUM_FACTORS), np.float32),
         "index": ((total,), np.int64),
     }
     with explaining_write_errors(out):
@@ -72,6 +71,8 @@ def pack(dataset: DatasetDir, out: Path, *, compression: str | None = None) -> i
         for interval, path in shards.items():
             shard = read_shard(path, resolution=side, fingerprint=manifest.fingerprint)
             window = slice(interval.first, interval.stop)
+            # HDF5 does not survive a disk that fills up below it: stop while there is room.
+            check_space(out.parent, 2 * shard.images.nbytes, "Make room, then pack again")
             file["images"][window] = shard.images
             file["raw_latents"][window] = shard.raw_latents
             file["latents"][window] = shard.latents
@@ -80,7 +81,7 @@ def pack(dataset: DatasetDir, out: Path, *, compression: str | None = None) -> i
         file.attrs["format"] = FORMAT
         file.attrs["format_version"] = FORMAT_VERSION
         file.attrs["manifest"] = json.dumps(manifest.as_dict())
-        file.attrs[STATS] = json.dumps(dataset.write_stats())
+        file.attrs[STATS] = json.dumps(dataset.compute_stats())
     return total
 
 
@@ -99,6 +100,8 @@ def read_header(path: Path) -> tuple[Manifest, Float32, Float32]:
             manifest = parse_manifest(json.loads(file.attrs["manifest"]), path)
         except json.JSONDecodeError as error:
             raise DatasetError(f"{path} is damaged: its manifest is not JSON: {error}") from error
-        count = file["index"].shape[0]
-        check_arrays(file, path, count, manifest.resolution)
+        index = safe_array(file, "index", path)
+        if index.ndim != 1:
+            raise DatasetError(f"{path} is damaged: index has {index.ndim} dimensions")
+        check_arrays(file, path, len(index), manifest.resolution)
         return manifest, file["raw_latents"][()], file["latents"][()]

@@ -11,7 +11,7 @@ from PIL import Image
 
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
-from threedident.files import explaining_write_errors, replacing
+from threedident.files import explaining_write_errors, read_npy, replacing
 
 Float32 = npt.NDArray[np.float32]
 
@@ -31,7 +31,7 @@ def image_name(index: int, count: int) -> str:
 
 
 def read_latents(root: Path) -> tuple[Float32, Float32]:
-    """Raw latents and latents, (N, 10) float32 each.
+    """Raw latents and latents, (N, 10), rounded to float32 as everywhere in the toolkit.
 
     Raises:
         DatasetError: a file is missing, unreadable, of another shape or not finite.
@@ -40,14 +40,11 @@ def read_latents(root: Path) -> tuple[Float32, Float32]:
     for name in (RAW_LATENTS, LATENTS):
         path = root / name
         try:
-            array = np.load(path, allow_pickle=False)
-        except FileNotFoundError:
-            raise DatasetError(f"{path} is missing: the published layout has it") from None
-        except (OSError, ValueError, EOFError) as error:
-            raise DatasetError(f"cannot read {path}: not a .npy array ({error})") from error
-        if not isinstance(array, np.ndarray) or array.ndim != 2 or array.shape[1] != NUM_FACTORS:
-            shape = getattr(array, "shape", "an archive")
-            raise DatasetError(f"{path}: expected shape (N, {NUM_FACTORS}), found {shape}")
+            array = read_npy(path)
+        except ValueError as error:
+            raise DatasetError(f"cannot read {error}: the published layout has it") from error
+        if array.ndim != 2 or array.shape[1] != NUM_FACTORS:
+            raise DatasetError(f"{path}: expected shape (N, {NUM_FACTORS}), found {array.shape}")
         if array.dtype.kind != "f" or not np.isfinite(array).all():
             raise DatasetError(f"{path}: expected finite numbers")
         arrays.append(array.astype(np.float32))
@@ -90,6 +87,8 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         with Image.open(path, formats=["PNG"]) as image:
             if image.mode not in ("RGB", "RGBA"):
                 raise DatasetError(f"{path}: expected an RGB image, found mode {image.mode}")
+            if image.mode == "RGBA" and image.getchannel("A").getextrema() != (255, 255):
+                raise DatasetError(f"{path}: expected an RGB image, found a transparent one")
             return np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DatasetError(f"cannot read {path}: {error}") from error

@@ -8,14 +8,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 
 from threedident.datasets import packed, published
 from threedident.errors import DatasetError
-from threedident.presets import Preset
-from threedident.shards import check_arrays, open_hdf5
+from threedident.shards import check_arrays, open_hdf5, require_complete
 from threedident.store import MANIFEST, DatasetDir, Manifest
 
 Array = npt.NDArray[Any]
@@ -48,6 +46,23 @@ class Source(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+def read_images(source: Source, indices: range) -> npt.NDArray[np.uint8]:
+    """Some images of a dataset, (N, H, W, 3).
+
+    Raises:
+        DatasetError: one cannot be read, or is not of the size of image 0.
+    """
+    shape = source.image(0).shape
+    images = []
+    for index in indices:
+        images.append(source.image(index))
+        if images[-1].shape != shape:
+            raise DatasetError(
+                f"image {index} has shape {images[-1].shape}, expected {shape} as image 0"
+            )
+    return np.stack(images)
 
 
 class _Files:
@@ -83,22 +98,15 @@ class ShardSource(_Files):
         self._starts: list[int] = []
         self._paths: list[Path] = []
         raw, latents = [], []
-        position = 0
-        for interval, path in dataset.shards().items():
-            if interval.first != position:
-                raise DatasetError(
-                    f"{root} lacks images {position} to {interval.first - 1}: run `3dident render` "
-                    "with the settings it was made with to complete it"
-                )
+        shards = dataset.shards()
+        require_complete(root, shards)
+        for interval, path in shards.items():
             with open_hdf5(path) as file:
                 check_arrays(file, path, interval.count, dataset.manifest.resolution)
                 raw.append(file["raw_latents"][()])
                 latents.append(file["latents"][()])
             self._starts.append(interval.first)
             self._paths.append(path)
-            position = interval.stop
-        if not position:
-            raise DatasetError(f"{root} holds no finished shard yet: run `3dident render`")
         self.raw_latents: Float32 = np.concatenate(raw)
         self.latents: Float32 = np.concatenate(latents)
 
@@ -180,13 +188,3 @@ def open_source(root: str | Path) -> Source:
         f"({MANIFEST}), a file made by `3dident pack` (.h5), or the published layout "
         f"({published.IMAGES}/, {published.RAW_LATENTS}, {published.LATENTS})"
     )
-
-
-def preset_of(source: Source) -> Preset | None:
-    """The generator of a dataset, where it says."""
-    return source.manifest.preset if source.manifest else None
-
-
-def is_hdf5(path: Path) -> bool:
-    """Whether a file is HDF5 at all."""
-    return bool(path.is_file() and h5py.is_hdf5(path))

@@ -8,7 +8,7 @@ import numpy as np
 
 from threedident.errors import DatasetError
 from threedident.progress import Progress
-from threedident.shards import Shard, read_shard
+from threedident.shards import read_shard
 from threedident.store import DatasetDir, latents_digest
 
 
@@ -18,12 +18,14 @@ class Report:
 
     Attributes:
         images: in good shards.
+        last: number of the last image of any shard.
         faults: what is wrong, a line each; empty for a good dataset.
         missing: stretches of images that are not there, first to last.
         devices: kinds of device that rendered the shards.
     """
 
     images: int = 0
+    last: int = -1
     faults: list[str] = dataclasses.field(default_factory=list)
     missing: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     devices: set[str] = dataclasses.field(default_factory=set)
@@ -40,6 +42,7 @@ def verify(dataset: DatasetDir, total: int | None = None) -> Report:
     shards = dataset.shards()
     position = 0
     end = max((interval.stop for interval in shards), default=0)
+    report.last = end - 1
     raw_parts, latents_parts = [], []
     with Progress("verifying", sum(i.count for i in shards)) as progress:
         for interval, path in shards.items():
@@ -54,7 +57,7 @@ def verify(dataset: DatasetDir, total: int | None = None) -> Report:
                     resolution=dataset.manifest.resolution,
                     fingerprint=dataset.manifest.fingerprint,
                 )
-                _check_latents(dataset, shard)
+                dataset.check_latents(shard)
             except DatasetError as error:
                 report.faults.append(str(error))
                 report.missing.append((interval.first, interval.stop - 1))
@@ -75,21 +78,3 @@ def verify(dataset: DatasetDir, total: int | None = None) -> Report:
     if not shards:
         report.faults.append(f"{dataset.root} holds no finished shard")
     return report
-
-
-def _check_latents(dataset: DatasetDir, shard: Shard) -> None:
-    preset = dataset.manifest.preset
-    if preset is None:
-        return
-    interval = shard.interval
-    raw = dataset.raw_latents(interval.indices)
-    for name, expected, found in (
-        ("raw_latents", raw, shard.raw_latents),
-        ("latents", preset.to_scene(raw), shard.latents),
-    ):
-        if not np.array_equal(expected, found):
-            row = interval.first + int(np.argwhere((expected != found).any(1))[0, 0])
-            raise DatasetError(
-                f"{dataset.root / interval.file_name}: the {name} of image {row} are not those "
-                "that the dataset's settings give"
-            )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,7 @@ from threedident.render.layers import (
     sun_shadow,
 )
 from threedident.render.mesh import Mesh
-from threedident.render.quality import Layered, Whole
+from threedident.render.quality import Layered, Quality, Whole
 from threedident.render.scene import (
     AREA,
     CAMERA,
@@ -92,6 +95,21 @@ def import_bpy(threads: int = 1) -> Any:
     return bpy
 
 
+@contextlib.contextmanager
+def quiet_blender() -> Iterator[None]:
+    """Sends what Blender prints, below Python, nowhere; for engines in one's own process."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def blender_version() -> str:
     """Blender's version, as 4.5.15."""
     return ".".join(str(part) for part in import_bpy().app.version)
@@ -119,7 +137,7 @@ class BlenderEngine:
     def __init__(
         self,
         builder: SceneBuilder,
-        quality: Whole | Layered,
+        quality: Quality,
         *,
         resolution: int = 224,
         device: str = "cpu",
@@ -148,11 +166,20 @@ class BlenderEngine:
             self._use_gpu(device, device_index)
         self._scratch = tempfile.TemporaryDirectory(prefix="blender-", dir=scratch)
         self._build_objects()
-        self._draw: _WholeImage | _LayeredImage = (
-            _WholeImage(self, quality)
-            if isinstance(quality, Whole)
-            else _LayeredImage(self, quality)
-        )
+        self._draw: _WholeImage | _LayeredImage
+        if isinstance(quality, Whole):
+            self._draw = _WholeImage(self, quality)
+        elif isinstance(quality, Layered):
+            self._draw = _LayeredImage(self, quality)
+        else:
+            raise UsageError(f"the Blender engine has no {type(quality).__name__} quality")
+
+    #: How many images go into one call of the renderer.
+    batch = 1
+
+    def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
+        """Images (B, H, W, 3), uint8 sRGB, of latents (B, 10), scene values."""
+        return np.stack([self.render(row) for row in latents])
 
     def render(self, latents: Array) -> npt.NDArray[np.uint8]:
         """The image, (H, W, 3) uint8 sRGB, of one row of latents (scene values, (10,))."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from threedident.errors import UsageError
 from threedident.presets import Preset
-from threedident.render.quality import RECIPE, get_quality
+from threedident.render.quality import DEFAULT_ENGINE, RECIPES, get_quality
 from threedident.render.scene import SceneBuilder
 
 Array = npt.NDArray[Any]
@@ -21,10 +21,16 @@ MIN_RESOLUTION, MAX_RESOLUTION = 8, 4096
 
 
 class Engine(Protocol):
-    """Makes images of one preset at one resolution and quality."""
+    """Makes images of one preset at one resolution and quality.
 
-    def render(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """The image, (H, W, 3) uint8 sRGB, of one image's latents, (10,) scene values."""
+    Attributes:
+        batch: how many images it likes to make at once.
+    """
+
+    batch: int
+
+    def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
+        """Images (B, H, W, 3), uint8 sRGB, of latents (B, 10), scene values."""
 
     def close(self) -> None:
         """Frees what the engine holds."""
@@ -47,11 +53,16 @@ class EngineSettings:
     resolution: int = 224
     quality: str = "standard"
     device: str = "cpu"
-    engine: str = "cycles"
+    engine: str = DEFAULT_ENGINE
     version: str = ""
 
     def __post_init__(self) -> None:
-        get_quality(self.quality)
+        get_quality(self.quality, self.engine)
+        if self.engine == "direct" and self.preset.material == "crystal":
+            raise UsageError(
+                "the direct engine cannot render crystal (it lets light through): choose another "
+                "material, or --engine cycles"
+            )
         if self.device not in DEVICES:
             raise UsageError(
                 f"unknown device {self.device!r}: expected one of {', '.join(DEVICES)}"
@@ -64,13 +75,13 @@ class EngineSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """The engine's part of `dataset.json`, samples spelled out."""
-        quality = get_quality(self.quality)
+        quality = get_quality(self.quality, self.engine)
         return {
             "name": self.engine,
             "version": self.version,
             "device": self.device,
             "quality": self.quality,
-            "recipe": RECIPE,
+            "recipe": RECIPES[self.engine],
             "method": type(quality).__name__.lower(),
             **dataclasses.asdict(quality),
         }
@@ -94,11 +105,23 @@ def create_engine(
     Raises:
         MissingExtraError: the engine's package is not installed.
     """
+    quality = get_quality(settings.quality, settings.engine)
+    if settings.engine == "direct":
+        from threedident.render.direct import DirectEngine
+
+        return DirectEngine(
+            settings.preset,
+            quality,
+            resolution=settings.resolution,
+            device=settings.device,
+            device_index=device_index,
+        )
+
     from threedident.render.blender import BlenderEngine
 
     return BlenderEngine(
         SceneBuilder(settings.preset),
-        get_quality(settings.quality),
+        quality,
         resolution=settings.resolution,
         device=settings.device,
         device_index=device_index,

@@ -48,6 +48,19 @@ def contact_sheet(images: Array, labels: list[str], *, columns: int | None = Non
     return sheet
 
 
+def comparison_sheet(
+    first: Array, second: Array, decibels: Array, numbers: list[int], gain: int = 16
+) -> Image.Image:
+    """Pairs of images (N, H, W, 3) side by side, their difference amplified beside them."""
+    difference = second.astype(int) - first
+    amplified = np.clip(128 + gain * difference, 0, 255).astype(np.uint8)
+    images = np.stack([first, second, amplified], axis=1).reshape(-1, *first.shape[1:])
+    labels = []
+    for number, value in zip(numbers, decibels, strict=True):
+        labels += [f"{number}: cycles", "direct", f"x {gain}: {value:.1f} dB"]
+    return contact_sheet(images, labels, columns=6 if len(first) > 1 else 3)
+
+
 def traversal_latents(steps: int, base: dict[int, float] | None = None) -> Array:
     """Raw latents (steps, 10, 10): row s has factor f, on the second axis, at step s.
 

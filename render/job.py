@@ -22,11 +22,13 @@ import numpy.typing as npt
 
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.files import check_space, explaining_write_errors, remove_leftovers
-from threedident.latents import SPLITS, check_raw_latents
+from threedident.latents import check_raw_latents
 from threedident.presets import Preset
 from threedident.progress import Progress
+from threedident.render.blender import GPU_BACKENDS
 from threedident.render.engine import EngineSettings
 from threedident.render.mesh import SHAPES
+from threedident.render.quality import DEFAULT_ENGINE
 from threedident.render.scene import SceneBuilder
 from threedident.render.workers import (
     DEFAULT_TIMEOUT,
@@ -42,29 +44,36 @@ from threedident.store import LOGS, DatasetDir, latents_digest, toolkit_version
 
 Array = npt.NDArray[Any]
 
+_GIVE_UP = 20  # images that fail in a row, each three times
+
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """What rendering finds on this machine: Blender's version, and devices by kind."""
+    """What an engine finds on this machine: its version, and devices by kind."""
 
     version: str
     devices: Mapping[str, int]
 
 
-def _probe() -> Probe:
-    from threedident.render.blender import available_devices, blender_version
+def _probe(engine: str) -> Probe:
+    if engine == "direct":
+        from threedident.render import direct
 
-    return Probe(blender_version(), available_devices())
+        return Probe(direct.warp_version(), direct.available_devices())
+
+    from threedident.render import blender
+
+    return Probe(blender.blender_version(), blender.available_devices())
 
 
-def probe() -> Probe:
-    """Asks Blender, in a process of its own, for its version and devices.
+def probe(engine: str = DEFAULT_ENGINE) -> Probe:
+    """Asks an engine, in a process of its own, for its version and devices.
 
     Raises:
-        MissingExtraError: bpy is not installed.
+        MissingExtraError: its package is not installed.
         RenderError: it does not load.
     """
-    found: Probe = call_in_process(_probe)
+    found: Probe = call_in_process(_probe, engine)
     return found
 
 
@@ -75,19 +84,13 @@ def resolve_device(device: str, found: Probe) -> str:
         UsageError: the device is not there.
     """
     if device == "auto":
-        return next(kind for kind in (*_preference(found), "cpu") if kind in found.devices)
+        return next(kind for kind in (*GPU_BACKENDS, "cpu") if kind in found.devices)
     if device not in found.devices:
         raise UsageError(
             f"no {device} device found; here are: {', '.join(found.devices)}. "
             "Choose one of them, or --device auto"
         )
     return device
-
-
-def _preference(found: Probe) -> list[str]:
-    from threedident.render.blender import GPU_BACKENDS
-
-    return [kind for kind in GPU_BACKENDS if kind in found.devices]
 
 
 def default_workers(device: str, found: Probe, threads: int) -> int:
@@ -103,19 +106,23 @@ def dataset_settings(
     engine: EngineSettings, *, seed: int, split: str, given: npt.NDArray[np.float32] | None
 ) -> dict[str, Any]:
     """All that decides a dataset's content, for `dataset.json`."""
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}: expected one of {', '.join(SPLITS)}")
-    shape = engine.preset.shape
+    preset = engine.preset.as_dict()
+    for key in engine.preset.about():
+        del preset[key]
+    mesh = None
+    if preset["shape"] not in SHAPES:
+        # The file's content decides, not where it lies.
+        path = Path(preset["shape"])
+        preset["shape"], mesh = path.name, hashlib.sha256(path.read_bytes()).hexdigest()
     latents: dict[str, Any] = {"source": "seed"}
     if given is not None:
         latents = {"source": "file", "count": len(given), "sha256": latents_digest(given)}
     return {
-        "preset": engine.preset.as_dict(),
-        "mesh_sha256": (
-            None if shape in SHAPES else hashlib.sha256(Path(shape).read_bytes()).hexdigest()
-        ),
-        "seed": seed,
-        "split": split,
+        "preset": preset,
+        "mesh_sha256": mesh,
+        # Given latents depend on neither.
+        "seed": seed if given is None else None,
+        "split": split if given is None else None,
         "latents": latents,
         "resolution": engine.resolution,
         "engine": engine.as_dict(),
@@ -199,12 +206,33 @@ def render_dataset(
         remove_leftovers(root)
     summary = Summary()
     started = time.monotonic()
-    good, summary.redone = _check_finished(dataset, options)
+    with stop_on_signals() as stop:
+        _render_missing(dataset, total, engine, options, stop, summary)
+    summary.interrupted = stop.is_set()
+    summary.seconds = time.monotonic() - started
+    if dataset.shards():
+        try:
+            dataset.write_stats()
+        except DatasetError as error:  # the images are there all the same
+            Progress.print(f"stats.json is not up to date: {error}")
+    return summary
+
+
+def _render_missing(
+    dataset: DatasetDir,
+    total: int,
+    engine: EngineSettings,
+    options: JobOptions,
+    stop: threading.Event,
+    summary: Summary,
+) -> None:
+    good, summary.redone = _check_finished(dataset, options, stop)
     todo = missing_intervals(
         total, dataset.manifest.shard_size, good, part=options.part, parts=options.parts
     )
     images = sum(interval.count for interval in todo)
-    if images:
+    if images and not stop.is_set():
+        root = dataset.root
         builder = SceneBuilder(engine.preset)
         _check_space(root, images, dataset)
         pool = WorkerPool(
@@ -214,22 +242,13 @@ def render_dataset(
             devices=options.devices,
             timeout=options.timeout,
             images_per_worker=options.images_per_worker,
-            log_dir=logs,
+            log_dir=root / LOGS,
             log_prefix=f"worker-{platform.node()}-{options.part}",
         )
         before = sum(interval.count for interval in good)
-        with (
-            _stop_on_signals() as stop,
-            Progress("rendering", before + images, finished=before) as progress,
-            pool,
-        ):
+        with Progress("rendering", before + images, finished=before) as progress, pool:
             _render(dataset, todo, engine, builder, pool, progress, stop, summary)
-        summary.interrupted = stop.is_set()
         summary.peak_memory = pool.peak_memory
-    summary.seconds = time.monotonic() - started
-    if dataset.shards():
-        dataset.write_stats()
-    return summary
 
 
 def _render(
@@ -284,6 +303,7 @@ def _render(
         summary.rendered += count
 
     total = sum(interval.count for interval in todo)
+    failed_in_a_row = 0
     try:
         for result in pool.run(tasks(), total, stop):
             shard = shard_of(result.index)
@@ -291,6 +311,7 @@ def _render(
             if isinstance(result, Failed):
                 summary.failed[result.index] = result.reason
                 shard.failed += 1
+                failed_in_a_row += 1
                 progress.note(
                     f"image {result.index} could not be rendered ({result.reason}); its raw "
                     f"latents: {[float(v) for v in shard.raw_latents[offset]]}"
@@ -298,12 +319,19 @@ def _render(
             else:
                 shard.images[offset] = result.image
                 shard.have[offset] = True
+                failed_in_a_row = 0
                 progress.advance()
             if shard.have.sum() + shard.failed == shard.interval.count:
                 # One stretch, the whole shard, unless an image in it has failed for good.
                 for run in shard.runs():
                     write(shard, *run)
                 del open_shards[shard.interval.first]
+            if failed_in_a_row >= _GIVE_UP:
+                raise RenderError(
+                    f"{_GIVE_UP} images in a row could not be rendered, the last because: "
+                    f"{summary.failed[result.index]}. Something is wrong with all of them; the "
+                    f"output of the render processes is in {dataset.root / LOGS}"
+                )
     finally:
         # Stopped, or by an error: what is finished from a shard's start is kept as well.
         with contextlib.suppress(DatasetError):
@@ -313,7 +341,9 @@ def _render(
                         write(shard, offset, count)
 
 
-def _check_finished(dataset: DatasetDir, options: JobOptions) -> tuple[list[Interval], list[str]]:
+def _check_finished(
+    dataset: DatasetDir, options: JobOptions, stop: threading.Event
+) -> tuple[list[Interval], list[str]]:
     """The shards that are good, and the names of those set aside as corrupt.
 
     Every shard of this part of the job is read and its checksums compared: that takes
@@ -334,7 +364,8 @@ def _check_finished(dataset: DatasetDir, options: JobOptions) -> tuple[list[Inte
         _checking(len(ours)) as progress,
     ):
         for interval, path, fault in executor.map(
-            lambda item: (*item, _fault(dataset, item[1])), ours.items()
+            lambda item: (*item, None if stop.is_set() else _fault(dataset, item[1])),
+            ours.items(),
         ):
             progress.advance()
             if fault is None:
@@ -365,17 +396,18 @@ class _Silent:
 
     def note(self, message: str) -> None:
         """Prints a line."""
-        Progress._print(message)
+        Progress.print(message)
 
 
 def _fault(dataset: DatasetDir, path: Path) -> str | None:
     """What is wrong with a shard; None for a good one."""
     try:
-        read_shard(
+        shard = read_shard(
             path,
             resolution=dataset.manifest.resolution,
             fingerprint=dataset.manifest.fingerprint,
         )
+        dataset.check_latents(shard)
     except DatasetError as error:
         return str(error)
     return None
@@ -393,7 +425,7 @@ def _check_space(root: Path, images: int, dataset: DatasetDir) -> None:
 
 
 @contextlib.contextmanager
-def _stop_on_signals() -> Iterator[threading.Event]:
+def stop_on_signals() -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set; a second one ends the process as usual."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -432,6 +464,7 @@ def render_images(
     resolution: int = 224,
     quality: str = "standard",
     device: str = "auto",
+    engine: str = DEFAULT_ENGINE,
     workers: int | None = None,
     title: str = "rendering",
 ) -> npt.NDArray[np.uint8]:
@@ -445,6 +478,7 @@ def render_images(
         resolution: pixels along each side.
         quality: draft, standard or reference.
         device: auto or a kind of device.
+        engine: cycles or direct.
         workers: processes; None: one per processor or GPU.
         title: what the progress bar says.
 
@@ -457,17 +491,17 @@ def render_images(
     """
     raw = preset.hold_fixed(check_raw_latents(raw_latents))
     latents = preset.to_scene(raw)
-    EngineSettings(preset, resolution, quality, device)  # complains before Blender is started
+    EngineSettings(preset, resolution, quality, device, engine)  # complains at once
     SceneBuilder(preset)
-    found = probe()
+    found = probe(engine)
     kind = resolve_device(device, found)
-    engine = EngineSettings(preset, resolution, quality, kind, version=found.version)
+    settings = EngineSettings(preset, resolution, quality, kind, engine, found.version)
     images = np.empty((len(raw), resolution, resolution, 3), np.uint8)
     count = workers or default_workers(kind, found, 1)
     with (
         tempfile.TemporaryDirectory(prefix="3dident-log-") as logs,
         WorkerPool(
-            engine,
+            settings,
             workers=min(count, len(raw)),
             devices=found.devices[kind],
             timeout=default_timeout(resolution),

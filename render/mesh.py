@@ -34,6 +34,7 @@ class Mesh:
         smooth: whether normals are interpolated over a face (False: flat shading).
         native_normals: whether `normals` are what any renderer derives by itself from the
             faces (angle-weighted when smooth, face normals when flat).
+        dropped: how many faces without area the file had.
     """
 
     vertices: Array
@@ -42,6 +43,29 @@ class Mesh:
     normals: Array
     smooth: bool
     native_normals: bool = True
+    dropped: int = 0
+
+    def warnings(self) -> list[str]:
+        """What may go wrong in images of this mesh, a line each."""
+        found = []
+        if self.dropped:
+            found.append(f"the mesh has {self.dropped} faces without area: they are left out")
+        if count := self.open_edges():
+            found.append(
+                f"the mesh has {count} open edges: where one looks into it, its inner side is "
+                "shaded as if it were an outer one, and light may fall through"
+            )
+        return found
+
+    def open_edges(self) -> int:
+        """How many edges belong to one face alone, vertices at one place taken as one."""
+        _, place = np.unique(np.round(self.vertices, 9) + 0.0, axis=0, return_inverse=True)
+        corners = place.reshape(-1)[self.corners]
+        following = np.arange(len(corners)) + 1
+        following[self.starts + self.sizes - 1] = self.starts
+        ends = np.sort(np.stack([corners, corners[following]], axis=1), axis=1)
+        _, count = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0, return_counts=True)
+        return int((count == 1).sum())
 
     @property
     def starts(self) -> Array:
@@ -384,32 +408,43 @@ def load_mesh(path: str | Path) -> Mesh:
     for vertices, faces, _ in parts:
         if faces.min() < 0 or faces.max() >= len(vertices):
             raise UsageError(f"cannot read the mesh {path}: a face refers to a missing vertex")
+    # Vertices that no face uses say nothing of the shape, least of all of its size.
+    parts = [_used_vertices(*part) for part in parts]
     offsets = np.cumsum([0, *(len(vertices) for vertices, _, _ in parts)])
     vertices = np.concatenate([vertices for vertices, _, _ in parts])
     faces = np.concatenate([faces + k for (_, faces, _), k in zip(parts, offsets, strict=False)])
-    used = vertices[np.unique(faces)]
-    if not np.isfinite(used).all():
-        raise UsageError(f"cannot read the mesh {path}: a vertex is not a finite number")
-    low, high = used.min(0), used.max(0)
+    if not np.isfinite(vertices).all() or np.abs(vertices).max() > 1e9:
+        raise UsageError(f"cannot read the mesh {path}: a vertex is not a finite number below 1e9")
+    low, high = vertices.min(0), vertices.max(0)
     vertices = vertices - (low + high) / 2
     # A face without area has no normal, and shows nothing.
     a, b, c = np.moveaxis(vertices[faces], 1, 0)
     twice_area = np.linalg.norm(np.cross(b - a, c - a), axis=1)
-    faces = faces[twice_area > 1e-12 * (high - low).max() ** 2]
+    solid = twice_area > 1e-12 * (high - low).max() ** 2
+    faces, dropped = faces[solid], int((~solid).sum())
     if not len(faces):
         raise UsageError(f"cannot read the mesh {path}: none of its faces has an area")
     corners = faces.reshape(-1).astype(np.int32)
     sizes = np.full(len(faces), 3, np.int32)
     flat = corner_normals(vertices, corners, sizes, smooth=False)
     if not any(normals is not None for _, _, normals in parts):
-        return Mesh(vertices, corners, sizes, flat, smooth=False)
+        return Mesh(vertices, corners, sizes, flat, smooth=False, dropped=dropped)
     given = np.concatenate(
         [np.zeros_like(vertices) if n is None else n for vertices, _, n in parts]
     )[corners]
     length = np.linalg.norm(given, axis=1, keepdims=True)
     usable = np.isfinite(length) & (length > 1e-6)
     normals = np.where(usable, given / np.where(usable, length, 1.0), flat)
-    return Mesh(vertices, corners, sizes, normals, smooth=True, native_normals=False)
+    return Mesh(
+        vertices, corners, sizes, normals, smooth=True, native_normals=False, dropped=dropped
+    )
+
+
+def _used_vertices(
+    vertices: Array, faces: Array, normals: Array | None
+) -> tuple[Array, Array, Array | None]:
+    kept, renamed = np.unique(faces, return_inverse=True)
+    return vertices[kept], renamed.reshape(faces.shape), None if normals is None else normals[kept]
 
 
 def _read_part(part: Any, matrix: Array) -> tuple[Array, Array, Array | None]:

@@ -6,8 +6,8 @@ import dataclasses
 
 from threedident.errors import UsageError
 
-#: Raised whenever a change here or in an engine changes pixels, so that no dataset mixes them.
-RECIPE = 1
+#: Raised whenever a change here or in an engine changes its pixels, so that no dataset mixes them.
+RECIPES = {"cycles": 1, "direct": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,20 +43,49 @@ class Layered:
     coarseness: int = 4
 
 
-QUALITIES: dict[str, Whole | Layered] = {
-    "draft": Layered(object_samples=(1, 1, 4), ground_samples=(4, 2, 4)),
-    "standard": Layered(object_samples=(4, 4, 8), ground_samples=(32, 8, 16)),
-    "reference": Whole(samples=512),
+@dataclasses.dataclass(frozen=True)
+class Integrated:
+    """The direct engine's way: the same layers, every light at every sample.
+
+    Attributes:
+        inside, edge: samples per pixel on the object, and at its edges.
+        ground: per pixel of the ground's grid.
+        coarseness: image pixels per pixel of that grid, along each side.
+    """
+
+    inside: int
+    edge: int
+    ground: int
+    coarseness: int
+
+
+Quality = Whole | Layered | Integrated
+
+QUALITIES: dict[str, dict[str, Quality]] = {
+    "cycles": {
+        "draft": Layered(object_samples=(1, 1, 4), ground_samples=(4, 2, 4)),
+        "standard": Layered(object_samples=(4, 4, 8), ground_samples=(32, 8, 16)),
+        "reference": Whole(samples=512),
+    },
+    "direct": {
+        "draft": Integrated(inside=2, edge=8, ground=4, coarseness=4),
+        "standard": Integrated(inside=8, edge=16, ground=16, coarseness=4),
+        "reference": Integrated(inside=32, edge=128, ground=64, coarseness=2),
+    },
 }
 DEFAULT_QUALITY = "standard"
+DEFAULT_ENGINE = "cycles"
 
 
-def get_quality(name: str) -> Whole | Layered:
-    """The settings of a quality level.
+def get_quality(name: str, engine: str = DEFAULT_ENGINE) -> Quality:
+    """The settings of an engine's quality level.
 
     Raises:
-        UsageError: there is no such level.
+        UsageError: there is no such engine or level.
     """
-    if name not in QUALITIES:
-        raise UsageError(f"unknown quality {name!r}: expected one of {', '.join(QUALITIES)}")
-    return QUALITIES[name]
+    if engine not in QUALITIES:
+        raise UsageError(f"unknown engine {engine!r}: expected one of {', '.join(QUALITIES)}")
+    if name not in QUALITIES[engine]:
+        levels = ", ".join(QUALITIES[engine])
+        raise UsageError(f"unknown quality {name!r}: expected one of {levels}")
+    return QUALITIES[engine][name]

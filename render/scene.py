@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.presets import Preset
+from threedident.presets import SATURATION, Preset
 from threedident.render.mesh import Mesh, get_mesh
 
 Array = npt.NDArray[Any]
@@ -78,7 +78,6 @@ SUN = Sun()
 AREA = AreaLight()
 SPOT = SpotLight()
 GROUND_SIDE = 1500.0  # m
-SATURATION = {"object": 1.0, "spotlight": 0.8, "background": 0.6}
 ORIGIN: Vector = (0.0, 0.0, 0.0)
 
 
@@ -153,9 +152,9 @@ class SceneBuilder:
                 SPOT.orbit * math.cos(angle),
                 SPOT.height + self.size,
             ),
-            object_color=hue_color(object_hue, SATURATION["object"], wrap=wrap),
-            spot_color=hue_color(spot_hue, SATURATION["spotlight"], wrap=wrap),
-            ground_color=hue_color(ground_hue, SATURATION["background"], wrap=wrap),
+            object_color=hue_color(object_hue, SATURATION["object_hue"], wrap=wrap),
+            spot_color=hue_color(spot_hue, SATURATION["spotlight_hue"], wrap=wrap),
+            ground_color=hue_color(ground_hue, SATURATION["background_hue"], wrap=wrap),
         )
 
     def share_in_frame(self, latents: Array) -> Array:

@@ -40,7 +40,7 @@ MAX_ATTEMPTS = 3
 IMAGES_PER_WORKER = 1000
 #: Seconds without a finished image after which a worker counts as hung.
 DEFAULT_TIMEOUT = 600.0
-_AT_ONCE = 8  # images handed over at a time: enough to hide the hand-over
+_AT_ONCE, _AT_ONCE_BATCHED = 8, 512  # images handed over to a worker at a time
 #: A file system in memory, where there is one.
 MEMORY = Path("/dev/shm")
 _SCRATCH = "3dident-scratch-"
@@ -105,7 +105,6 @@ def _worker_main(
     log: Path,
 ) -> None:
     """A worker process: renders what the pipe hands it until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C does
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         _redirect_output(log)
@@ -119,17 +118,24 @@ def _worker_main(
     pipe.send(("ready",))
     try:
         while True:
-            for task in pipe.recv():
+            waiting = pipe.recv()
+            while waiting:
+                batch = waiting[: engine.batch]
                 # Blender prints 15 KB an image: the log keeps what it said of the last one.
                 os.truncate(log, 0)
                 try:
-                    image = engine.render(task.latents)
+                    images = engine.render_batch(np.stack([task.latents for task in batch]))
                 except Exception as error:
                     traceback.print_exc()
                     shutil.copyfile(log, log.with_name(f"{log.stem}-failed.log"))
-                    pipe.send(("failed", task.index, f"{type(error).__name__}: {error}"))
+                    if len(batch) > 1:  # it may be the fault of one of them, or of their number
+                        engine.batch = len(batch) // 2
+                        continue
+                    pipe.send(("failed", batch[0].index, f"{type(error).__name__}: {error}"))
                 else:
-                    pipe.send(("done", task.index, image))
+                    for task, image in zip(batch, images, strict=True):
+                        pipe.send(("done", task.index, image))
+                del waiting[: len(batch)]
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone, or has no more work
     finally:
@@ -170,6 +176,9 @@ class WorkerPool:
         self._factory = factory
         self._settings = settings
         self._count = workers
+        # A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
+        many = settings.engine == "direct" and settings.device != "cpu"
+        self._at_once = _AT_ONCE_BATCHED if many else _AT_ONCE
         self._threads = threads
         self._devices = devices
         self._timeout = timeout
@@ -189,6 +198,8 @@ class WorkerPool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for worker in self._workers:  # all at once, then one by one
+            worker.process.kill()
         for worker in self._workers:
             self._stop(worker)
         self._workers.clear()
@@ -210,21 +221,22 @@ class WorkerPool:
             nonlocal unseen
             # A few images at once, fewer near the end, so that no worker is left with many.
             share = (unseen + len(again)) // (2 * self._count)
-            count = min(limit, _AT_ONCE, max(share, 1), unseen + len(again))
+            count = min(limit, self._at_once, max(share, 1), unseen + len(again))
             taken = [again.popleft() for _ in range(min(count, len(again)))]
             while len(taken) < count:
                 taken.append(next(fresh))
                 unseen -= 1
             return taken
 
-        while stop is None or not stop.is_set():
+        stop = stop or threading.Event()
+        while not stop.is_set():
             for slot in range(self._count):
                 if (again or unseen) and all(worker.slot != slot for worker in self._workers):
                     worker = self._start(slot)
                     self._hand(worker, take(self._images_per_worker))
             if not self._workers:
                 return
-            yield from self._collect(again)
+            yield from self._collect(again, stop)
             for worker in list(self._workers):
                 if worker.owed:
                     continue
@@ -238,7 +250,7 @@ class WorkerPool:
         ours, theirs = self._context.Pipe()
         log = self._log_dir / f"{self._log_prefix}-{slot}.log"
         # One thread for numpy's linear algebra: the worker's threads are for rendering.
-        with _environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"):
+        with _environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"), ignoring_interrupts():
             process = self._context.Process(
                 target=_worker_main,
                 args=(
@@ -266,14 +278,18 @@ class WorkerPool:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             worker.pipe.send(batch)
 
-    def _collect(self, again: collections.deque[Task]) -> Iterator[Done | Failed]:
+    def _collect(
+        self, again: collections.deque[Task], stop: threading.Event
+    ) -> Iterator[Done | Failed]:
         """Waits for the next messages and takes them in."""
         by_pipe = {worker.pipe: worker for worker in self._workers}
         for pipe in wait(list(by_pipe), timeout=0.5):
             worker = by_pipe[pipe]  # type: ignore[index]
             try:
                 message = worker.pipe.recv()
-            except (EOFError, ConnectionResetError):
+            except (EOFError, OSError):  # the latter where it died within a message
+                if stop.is_set():  # whoever stops us may have stopped our workers, too
+                    return
                 worker.process.join(5)
                 code = worker.process.exitcode
                 reason = (
@@ -353,7 +369,21 @@ class WorkerPool:
         if worker.process.is_alive():
             worker.process.kill()
         worker.process.join(10)
-        worker.process.close()
+        with contextlib.suppress(ValueError):  # it hangs in the system, beyond any signal
+            worker.process.close()
+
+
+@contextlib.contextmanager
+def ignoring_interrupts() -> Iterator[None]:
+    """Processes started within ignore Ctrl-C, which a terminal sends to all: we decide."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def make_scratch(needed: int) -> Path:
@@ -415,7 +445,8 @@ def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
     process = context.Process(
         target=_call_main, args=(theirs, function, args, log or Path(os.devnull)), daemon=True
     )
-    process.start()
+    with ignoring_interrupts():
+        process.start()
     theirs.close()
     try:
         outcome = ours.recv()

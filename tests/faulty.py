@@ -14,9 +14,14 @@ CRASH, HANG, RAISE, CRASH_ONCE, SLOW = 1.0, 2.0, 3.0, 4.0, 5.0
 class FaultyEngine:
     """Paints an image with the first latent; does as the second one says."""
 
+    batch = 1
+
     def __init__(self, settings, *, threads, device_index, scratch):
         self._resolution = settings.resolution
         self._scratch = scratch
+
+    def render_batch(self, latents):
+        return np.stack([self.render(row) for row in latents])
 
     def render(self, latents):
         print(f"painting {int(latents[0])}", flush=True)

@@ -7,6 +7,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from conftest import SMALL
 from PIL import Image
 
 from threedident.datasets.published import image_name
@@ -60,6 +61,39 @@ def test_a_conversion_goes_on_where_it_stopped(cli, tmp_path, small_dataset):
     assert np.array_equal(everything(tmp_path / "p")[0], everything(small_dataset)[0])
 
 
+def test_conversions_do_not_mix_datasets(cli, tmp_path, small_dataset):
+    cli("render", *SMALL, "--seed", 1, "--n", 12, "--out", "other")
+    cli("convert", small_dataset, "--to", "published", "--out", "p")
+    (tmp_path / "p/raw_latents.npy").unlink()
+    (tmp_path / "p/images/11.png").unlink()  # as if it had been interrupted
+    refused = cli("convert", "other", "--to", "published", "--out", "p", code=2).stderr
+    assert "another dataset" in refused
+    (tmp_path / "p/3dident.json").unlink()
+    assert (
+        "another" in cli("convert", small_dataset, "--to", "published", "--out", "p", code=2).stderr
+    )
+
+
+def test_transparent_images_are_not_taken_for_opaque_ones(cli, tmp_path, small_dataset):
+    cli("convert", small_dataset, "--to", "published", "--out", "p")
+    path = tmp_path / "p/images/04.png"
+    with Image.open(path) as image:
+        image.convert("RGBA").save(path)
+    cli("convert", "p", "--to", "shards", "--out", "s")
+    with Image.open(path) as image:
+        image.putalpha(100)
+        image.save(path)
+    refused = cli("convert", "p", "--to", "shards", "--out", "t", code=2).stderr
+    assert "transparent" in refused
+
+
+def test_a_bad_compression_leaves_nothing(cli, tmp_path, small_dataset):
+    cli("convert", small_dataset, "--to", "published", "--out", "p")
+    words = ("convert", "p", "--to", "shards", "--out", "s", "--compression")
+    assert "unknown compression" in cli(*words, "zip", code=2).stderr
+    cli(*words, "gzip")
+
+
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_packing(cli, tmp_path, small_dataset, compression):
     cli("pack", small_dataset, "--out", "all.h5", "--compression", compression)
@@ -94,7 +128,7 @@ def test_a_corrupt_shard_is_not_packed(cli, tmp_path, small_dataset):
             "image 4 has shape (16, 16, 3)",
         ),
         ("images/12.png", lambda p: Image.new("RGB", (32, 32)).save(p), "one too many"),
-        ("latents.npy", lambda p: p.unlink(), "latents.npy is missing"),
+        ("latents.npy", lambda p: p.unlink(), "latents.npy: there is no such file"),
         ("latents.npy", lambda p: p.write_bytes(b"x"), "not a .npy array"),
         (
             "latents.npy",

@@ -96,7 +96,12 @@ def test_unusable_latent_files(tmp_path):
     (tmp_path / "text.npy").write_text("hello")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     np.savez(tmp_path / "archive.npz", a=np.zeros((1, 10)))
-    for name in ("text.npy", "objects.npy", "archive.npz", "missing.npy"):
+    (tmp_path / "zip.npy").write_bytes(b"PK\3\4 and so on")
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 10), }"
+    (tmp_path / "huge.npy").write_bytes(
+        b"\x93NUMPY\x01\x00" + (len(header) + 1).to_bytes(2, "little") + header + b"\n"
+    )
+    for name in ("zip.npy", "huge.npy", "text.npy", "objects.npy", "archive.npz", "missing.npy"):
         with pytest.raises(UsageError, match=name):
             load_raw_latents(tmp_path / name)
 

@@ -119,6 +119,25 @@ def test_a_mesh_without_normals_is_flat_and_one_with_normals_keeps_them(tmp_path
         assert (mesh.normals * points).sum(1) == pytest.approx(1.0, abs=1e-2)
 
 
+@pytest.mark.parametrize("stray", ["100 0 0", "nan nan nan"])
+def test_vertices_of_no_face_say_nothing(tmp_path, stray):
+    path = tmp_path / "stray.ply"
+    path.write_text(
+        "ply\nformat ascii 1.0\nelement vertex 4\nproperty float x\nproperty float y\n"
+        "property float z\nelement face 1\nproperty list uchar int vertex_indices\nend_header\n"
+        f"{stray}\n0 0 0\n1 0 0\n0 2 0\n3 1 2 3\n"
+    )
+    mesh = get_mesh(str(path))
+    assert mesh.extent == pytest.approx(2)
+    assert np.isfinite(mesh.vertices).all()
+
+
+def test_open_edges_are_counted():
+    assert teapot().open_edges() > 0
+    assert get_mesh("cube").open_edges() == 0
+    assert get_mesh("cube").warnings() == []
+
+
 def test_faces_without_area_are_left_out(tmp_path):
     path = tmp_path / "degenerate.obj"
     path.write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nv 2 0 0\nf 1 2 3\nf 1 2 4\nf 1 1 2\n")

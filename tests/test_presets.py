@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
-from threedident.presets import load_preset, parse_preset, preset_names
-from threedident.render.scene import SATURATION, SceneBuilder, hue_color
+from threedident.presets import SATURATION, load_preset, parse_preset, preset_names
+from threedident.render.scene import SceneBuilder, hue_color
 
 
 def test_the_built_in_presets():
@@ -52,7 +52,7 @@ def test_the_published_variants():
 def test_hues_that_are_not_wrapped_share_a_colour():
     # The facts of the published generator, by raw latent u with value = (pi / 2) u.
     def color(u, kind, wrap=False):
-        return hue_color(math.pi / 2 * u, SATURATION[kind], wrap=wrap)
+        return hue_color(math.pi / 2 * u, SATURATION[f"{kind}_hue"], wrap=wrap)
 
     for u in (-0.66, -0.3, -1e-3, 0.0):
         assert color(u, "object") == (1.0, 0.0, 0.0)
@@ -74,7 +74,7 @@ def test_hues_that_are_not_wrapped_share_a_colour():
 def test_the_best_score_is_what_the_colours_leave(kind):
     # Fine bins of equal colour: the best prediction is the conditional mean in each.
     u = (np.arange(200_000) + 0.5) / 100_000 - 1
-    colors = [hue_color(math.pi / 2 * v, SATURATION[kind], wrap=False) for v in u]
+    colors = [hue_color(math.pi / 2 * v, SATURATION[f"{kind}_hue"], wrap=False) for v in u]
     _, group = np.unique(np.round(colors, 9), axis=0, return_inverse=True)
     group = group.reshape(-1)
     mean = np.bincount(group, u) / np.bincount(group)
@@ -103,6 +103,14 @@ def test_what_a_preset_says_of_its_ambiguities():
     assert "quarter turns" in reasons("3dident-regular", shape="cube")
     assert "not known" in reasons("3dident-regular", shape="rabbit.obj")
     assert reasons("3dident-wrapped", fixed={"theta": 0.5}) == ""
+    narrow = dict(load_preset("3dident-regular").as_dict(), hue="unwrapped")
+    narrow["ranges"] = {**narrow["ranges"], **{name: [-0.2, 1.0] for name in SATURATION}}
+    said = " ".join(parse_preset(narrow, "test").ambiguities())
+    assert "object_hue" in said
+    assert "spotlight_hue" not in said
+    wide = dict(load_preset("3dident-regular").as_dict())
+    wide["ranges"] = {**wide["ranges"], "object_hue": [-3.2, 3.2]}
+    assert "full turn" in " ".join(parse_preset(wide, "test").ambiguities())
     assert "gimbal" in reasons("3dident-wrapped", fixed={"theta": 1.0})
     assert reasons("3dident-colors") != ""
     assert load_preset("3dident").changed(shape="sphere").best_r2["phi"] == 0.0
@@ -139,6 +147,8 @@ def test_a_preset_file(tmp_path):
         ({"fixed": {"x": 2}}, r"raw value in \[-1, 1\]"),
         ({"fixed": {"w": 0}}, "unknown factor 'w'"),
         ({"fixed": 3}, "table"),
+        ({"scale": 10**400}, "at most 10000"),
+        ({"ranges": {"x": [-1e308, 1e308]}}, "at most 10000"),
         ({"ranges": {}}, "ranges lacks x"),
         ({"ranges": {"x": [1]}}, r"\[low, high\]"),
         ({"ranges": {"x": [2, 1]}}, r"\[low, high\]"),

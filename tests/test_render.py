@@ -133,6 +133,8 @@ def test_a_preset_and_a_mesh_of_ones_own(cli, tmp_path):
     (tmp_path / "mine.toml").write_text(text.replace('"teapot"', '"box.stl"'))
     cli("render", *SMALL, "--preset", "mine.toml", "--n", 2, "--out", "d")
     assert "symmetries of a user's mesh" in cli("info", "d").stdout
+    absolute = (tmp_path / "mine.toml").absolute()
+    cli("render", *SMALL, "--preset", absolute, "--n", 3, "--out", "d")
     trimesh.creation.box((2, 2, 1)).export(tmp_path / "box.stl")
     refused = cli("render", *SMALL, "--preset", "mine.toml", "--n", 4, "--out", "d", code=2)
     assert "mesh_sha256" in refused.stderr
@@ -247,6 +249,46 @@ def test_stopped_by_hand_it_says_how_to_go_on(tmp_path, number):
     assert "images" in out
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("after", [1.6, 2.4, 3.2])
+def test_stopped_with_all_its_processes_as_a_terminal_does(tmp_path, number, after):
+    process = start("render", *SMALL, "--n", 3000, "--out", "d", "--workers", 4, cwd=tmp_path)
+    time.sleep(after)
+    os.killpg(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    if number == signal.SIGINT or process.returncode != -signal.SIGTERM:
+        assert process.returncode == 130, err
+        assert "to continue: 3dident render" in err
+
+
+def test_two_runs_at_once_with_different_numbers(cli, tmp_path, small_dataset):
+    cli(*RENDER, "--n", 12, "--out", "d")
+    # The shorter run's last shard, beside the longer run's: 10-11 within 10-14.
+    cli(*RENDER, "--n", 15, "--out", "f")
+    short = "shard-00000010-00002.h5"
+    shutil.copy(tmp_path / "d" / short, tmp_path / "f" / short)
+    assert (tmp_path / "f" / "shard-00000010-00005.h5").exists()
+    cli("verify", "f", "--n", 15)
+    assert "15 images, 0 of them new" in cli(*RENDER, "--n", 15, "--out", "f").stdout
+    cli("pack", "f", "--out", "f.h5")
+    assert json.loads(cli("stats", "f").stdout)["images"] == 15
+
+
+def test_altered_latents_are_rendered_again(cli, small_dataset, tmp_path):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    from threedident.shards import checksum
+
+    path = next(iter(list_shards(tmp_path / "d").values()))
+    with h5py.File(path, "a") as file:
+        file["latents"][3, 0] += np.float32(1e-3)
+        file.attrs["sha256_latents"] = checksum(file["latents"][()])
+    cli("verify", "d", code=1)
+    cli(*RENDER, "--n", 12, "--out", "d")
+    cli("verify", "d", "--n", 12)
+    assert same(tmp_path / "d", small_dataset)
+
+
 def test_what_is_finished_when_it_is_stopped_is_kept(tmp_path):
     process = start("render", *SMALL, "--n", 2000, "--out", "d", cwd=tmp_path)
     time.sleep(6)
@@ -300,7 +342,9 @@ def test_a_full_disk(cli, tiny_disk, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--n", 0), "--n must be at least 1, found 0"),
+        (("--n", 0), "--n must be at least 1 and at most 100000000, found 0"),
+        (("--n", 10**12), "found 1000000000000"),
+        (("--timeout", "nan"), "--timeout"),
         (("--preset", "4dident"), "unknown preset '4dident': expected one of 3dident"),
         (("--preset", "missing.toml"), "no such file"),
         (("--fix", "hue=1"), "unknown factor 'hue'"),

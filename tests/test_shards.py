@@ -90,6 +90,15 @@ def test_a_shard_holds_what_was_written(tmp_path, compression):
         assert (file["images"].id.get_offset() is not None) == (compression == "none")
 
 
+def test_overlapping_shards_are_taken_once(tmp_path):
+    for first, count in ((0, 5), (5, 2), (5, 5), (10, 4), (12, 2), (13, 5)):
+        (tmp_path / Interval(first, count).file_name).touch()
+    taken = list(list_shards(tmp_path))
+    indices = covered(taken)
+    assert len(indices) == len(set(indices))
+    assert set(range(10)) <= set(indices)
+
+
 def test_the_same_images_make_the_same_file(tmp_path):
     (tmp_path / "other").mkdir()
     one, two = make(tmp_path)[0], make(tmp_path / "other")[0]

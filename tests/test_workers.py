@@ -97,6 +97,19 @@ def test_a_worker_killed_from_outside(tmp_path):
     assert seen == set(range(30))
 
 
+def test_a_worker_killed_in_the_middle_of_an_image(tmp_path):
+    # A megabyte does not fit a pipe: the worker waits for us to read while it is killed.
+    settings = EngineSettings(load_preset("3dident"), resolution=600)
+    with WorkerPool(settings, workers=1, log_dir=tmp_path, factory=faulty.FaultyEngine) as pool:
+        seen = []
+        for result in pool.run(tasks({}, 12), 12):
+            seen.append(result.index)
+            if len(seen) == 3:
+                time.sleep(0.5)
+                os.kill(pool._workers[0].process.pid, signal.SIGKILL)
+    assert sorted(seen) == list(range(12))
+
+
 def test_stopping_takes_seconds(tmp_path):
     stop = threading.Event()
     threading.Timer(2.0, stop.set).start()

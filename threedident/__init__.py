@@ -1,1 +1,1 @@
-"""3DIdent as a toolkit: render the dataset, load it, train the baselines, score any encoder."""
+"""3DIdent as a toolkit: render the dataset of ten latent factors, read it, check it."""

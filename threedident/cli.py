@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from threedident.errors import DatasetError, ThreeDIdentError, UsageError
+from threedident.errors import DatasetError, RenderError, ThreeDIdentError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_index
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 EXIT_INTERRUPTED = 130
+MOST_IMAGES = 100_000_000
 
 
 class _Group(click.Group):
@@ -42,6 +44,9 @@ class _Group(click.Group):
             # Whoever read our output has seen enough of it.
             sys.stderr.close()
             ctx.exit(0)
+        except OSError as error:
+            click.echo(f"error: {error}", err=True)
+            ctx.exit(UsageError.exit_code)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,6 +111,13 @@ def _generator_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _render_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
+        click.option(
+            "--engine",
+            default="cycles",
+            show_default=True,
+            metavar="NAME",
+            help="cycles (Blender) or direct (direct integration, on NVIDIA Warp).",
+        ),
         click.option(
             "--workers",
             type=click.IntRange(1),
@@ -179,9 +191,7 @@ def _parse_part(text: str) -> tuple[int, int]:
 @click.option(
     "--images-per-worker",
     type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="Images after which a render process is replaced by a fresh one.",
+    help="Images after which a render process is replaced by a fresh one.  [default: 1000]",
 )
 def render(
     count: int | None,
@@ -196,6 +206,7 @@ def render(
     resolution: int,
     quality: str,
     device: str,
+    engine: str,
     workers: int | None,
     threads: int,
     part: str,
@@ -203,7 +214,7 @@ def render(
     compression: str | None,
     any_device: bool,
     timeout: float | None,
-    images_per_worker: int,
+    images_per_worker: int | None,
 ) -> None:
     """Render a dataset, or go on where an earlier run was stopped.
 
@@ -221,18 +232,23 @@ def render(
         render_dataset,
         resolve_device,
     )
-    from threedident.render.mesh import get_mesh
+    from threedident.render.mesh import SHAPES, get_mesh
+    from threedident.render.workers import IMAGES_PER_WORKER
     from threedident.shards import storage_options
     from threedident.store import MANIFEST, DatasetDir, read_manifest
 
-    if count is not None and count < 1:
-        raise UsageError(f"--n must be at least 1, found {count}")
+    if count is not None and not 1 <= count <= MOST_IMAGES:
+        raise UsageError(f"--n must be at least 1 and at most {MOST_IMAGES}, found {count}")
+    if timeout is not None and not math.isfinite(timeout):
+        raise UsageError(f"--timeout must be a number of seconds, found {timeout}")
     sample_raw_latents([], seed=seed, split=split)  # complains about either
     member, members = _parse_part(part)
     generator = _load_preset(preset, shape, material, fixed)
-    EngineSettings(generator, resolution, quality, device)
+    EngineSettings(generator, resolution, quality, device, engine)
     storage_options("images", (), compression or "none")
-    get_mesh(generator.shape)
+    mesh = get_mesh(generator.shape)
+    for warning in () if generator.shape in SHAPES else mesh.warnings():
+        click.echo(f"warning: {warning}", err=True)
     given = load_raw_latents(latents_file) if latents_file else None
     if given is None:
         total = SPLIT_SIZES[split] if count is None else count
@@ -241,18 +257,19 @@ def render(
         if total > len(given):
             raise UsageError(f"--n {total} is more than the {len(given)} rows of {latents_file}")
 
-    found = probe()
+    found = probe(engine)
     kind = resolve_device(device, found)
     if device == "auto" and (out / MANIFEST).exists():
         # "auto" is settled when a dataset is created; going on means the same device.
         before = read_manifest(out).engine["device"]
         kind = before if before in found.devices else kind
-    engine = EngineSettings(generator, resolution, quality, kind, version=found.version)
+    settings = EngineSettings(generator, resolution, quality, kind, engine, found.version)
     dataset = DatasetDir.create_or_open(
         out,
-        dataset_settings(engine, seed=seed, split=split, given=given),
+        dataset_settings(settings, seed=seed, split=split, given=given),
         shard_size=shard_size,
         compression=compression,
+        about=generator.about(),
         given=given,
         any_device=any_device,
     )
@@ -263,14 +280,14 @@ def render(
         part=member,
         parts=members,
         timeout=timeout or default_timeout(resolution),
-        images_per_worker=images_per_worker,
+        images_per_worker=images_per_worker or IMAGES_PER_WORKER,
     )
     again = shlex.join(["3dident", *sys.argv[1:]])
     try:
-        summary = render_dataset(dataset, total, engine, options)
-    except DatasetError:
+        summary = render_dataset(dataset, total, settings, options)
+    except (DatasetError, RenderError, KeyboardInterrupt) as error:
         click.echo(f"finished shards are kept; to continue: {again}", err=True)
-        raise
+        raise error
     _report(dataset, summary, again)
 
 
@@ -310,14 +327,12 @@ def _report(dataset: DatasetDir, summary: Summary, again: str) -> None:
 @click.option("--count", type=click.IntRange(1, 400), default=25, show_default=True)
 def preview(dataset: Path, out: Path | None, count: int) -> None:
     """Write a contact sheet of a dataset's first images."""
-    import numpy as np
-
-    from threedident.datasets.reading import open_source
+    from threedident.datasets.reading import open_source, read_images
     from threedident.render.figures import contact_sheet
 
     with open_source(dataset) as source:
         count = min(count, len(source))
-        images = np.stack([source.image(i) for i in range(count)])
+        images = read_images(source, range(count))
     target = out or (dataset / "preview.png" if dataset.is_dir() else dataset.with_suffix(".png"))
     _save_figure(contact_sheet(images, [f"{i}" for i in range(count)]), target)
 
@@ -337,6 +352,7 @@ def traverse(
     resolution: int,
     quality: str,
     device: str,
+    engine: str,
     workers: int | None,
 ) -> None:
     """Render each factor's traversal, a column a factor, as in the paper's Figure 3.
@@ -349,6 +365,7 @@ def traverse(
     from threedident.render.figures import traversal_figure, traversal_latents
     from threedident.render.job import render_images
 
+    _check_figure(out)
     generator = _load_preset(preset, shape, material, fixed)
     base = {factor_index(name): value for name, value in generator.fixed.items()}
     raw = traversal_latents(steps, base).reshape(-1, NUM_FACTORS)
@@ -358,6 +375,7 @@ def traverse(
         resolution=resolution,
         quality=quality,
         device=device,
+        engine=engine,
         workers=workers,
     )
     side = images.shape[1]
@@ -366,13 +384,98 @@ def traverse(
     _save_figure(traversal_figure(grid, title), out)
 
 
-def _save_figure(figure: Any, target: Path) -> None:
+@main.command(name="compare-engines")
+@click.option("--n", "count", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--out", type=PATH, help="A contact sheet: both engines, and their difference.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the latents.")
+@_generator_options
+@_render_options
+def compare_engines(
+    count: int,
+    out: Path | None,
+    seed: int,
+    preset: str,
+    shape: str | None,
+    material: str | None,
+    fixed: tuple[str, ...],
+    resolution: int,
+    quality: str,
+    device: str,
+    engine: str,
+    workers: int | None,
+) -> None:
+    """Render the same random latents with both engines, and say how far they differ.
+
+    Both have noise of their own: at quality standard they agree less with each other than
+    each does with a converged render. --device is that of the engine named by --engine; the
+    other one chooses for itself.
+    """
+    import numpy as np
+
+    from threedident.latents import sample_raw_latents
+    from threedident.render.color import psnr
+    from threedident.render.figures import comparison_sheet
+    from threedident.render.job import render_images
+    from threedident.render.quality import QUALITIES
+
+    if out is not None:
+        _check_figure(out)
+    generator = _load_preset(preset, shape, material, fixed)
+    raw = generator.hold_fixed(sample_raw_latents(range(count), seed=seed, split="test"))
+    images = {
+        each: render_images(
+            raw,
+            generator,
+            resolution=resolution,
+            quality=quality,
+            device=device if each == engine else "auto",
+            engine=each,
+            workers=workers,
+            title=each,
+        )
+        for each in sorted(QUALITIES, reverse=True)  # the quick one first: it complains at once
+    }
+    found = np.array([psnr(a, b) for a, b in zip(images["cycles"], images["direct"], strict=True)])
+    click.echo(
+        f"{count} images, {resolution} x {resolution}, quality {quality}: PSNR between the engines "
+        f"mean {found.mean():.1f} dB, worst {found.min():.1f} dB\n"
+    )
+    click.echo(f"{'mean PSNR, dB, by raw value':<28}{'-1 to -1/3':>12}{'to 1/3':>12}{'to 1':>12}")
+    third = np.clip(((raw + 1) * 1.5).astype(int), 0, 2)
+    for column, name in enumerate(FACTOR_NAMES):
+        means = [
+            f"{found[third[:, column] == k].mean():.1f}" if (third[:, column] == k).any() else "-"
+            for k in range(3)
+        ]
+        click.echo(f"{name:<28}" + "".join(f"{text:>12}" for text in means))
+    if out is not None:
+        order = np.argsort(found)[: min(count, 16)]
+        sheet = comparison_sheet(
+            images["cycles"][order], images["direct"][order], found[order], [int(i) for i in order]
+        )
+        _save_figure(sheet, out)
+
+
+def _check_figure(target: Path) -> None:
+    """Complains of a figure's place before the work for it is done."""
     from threedident.files import explaining_write_errors
 
     if target.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UsageError(f"cannot write {target}: expected a name that ends in .png, .jpg or .webp")
     with explaining_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
+        there = target.exists()
+        with target.open("ab"):
+            pass
+        if not there:
+            target.unlink()
+
+
+def _save_figure(figure: Any, target: Path) -> None:
+    from threedident.files import explaining_write_errors
+
+    _check_figure(target)
+    with explaining_write_errors(target):
         figure.save(target)
     click.echo(f"wrote {target}")
 
@@ -407,8 +510,8 @@ def info(dataset: Path) -> None:
         return
     click.echo(f"preset     {preset.name}: {preset.shape}, {preset.material}, hue {preset.hue}")
     latents = settings["latents"]["source"]
-    origin = f"seed {settings['seed']}" if latents == "seed" else "given in a file"
-    click.echo(f"latents    {settings['split']} split, {origin}")
+    seeded = f"{settings['split']} split, seed {settings['seed']}"
+    click.echo(f"latents    {seeded if latents == 'seed' else 'given in a file'}")
     click.echo(
         f"engine     {engine['name']} {engine['version']} on {engine['device']}, "
         f"quality {engine['quality']} (recipe {engine['recipe']})"
@@ -435,8 +538,11 @@ def verify(dataset: Path, count: int | None) -> None:
     from threedident.datasets.verify import verify as check
     from threedident.store import DatasetDir
 
-    report = check(DatasetDir.open(dataset), count)
-    click.echo(f"{dataset}: {report.images} images in good shards")
+    directory = DatasetDir.open(dataset)
+    report = check(directory, count)
+    click.echo(f"{dataset}: {report.images} images in good shards, the last is {report.last}")
+    if count is None and not report.missing:
+        click.echo("whether there should be more after it is not recorded: --n says how many")
     if len(report.devices) > 1:
         click.echo(f"rendered on more than one kind of device: {', '.join(sorted(report.devices))}")
     for fault in report.faults:
@@ -444,11 +550,10 @@ def verify(dataset: Path, count: int | None) -> None:
     for first, last in report.missing:
         click.echo(f"missing: images {first} to {last}", err=True)
     if report.faults or report.missing:
-        click.echo(
-            "error: the dataset is not whole; `3dident render` with the settings it was made with "
-            "renders what is corrupt or missing again",
-            err=True,
-        )
+        cure = "`3dident render` with the settings it was made with renders that again"
+        if directory.manifest.preset is None:
+            cure = "import it again from the published layout it came from"
+        click.echo(f"error: the dataset is not whole; {cure}", err=True)
         raise SystemExit(1)
     click.echo("all is well")
 
@@ -461,7 +566,12 @@ def stats(dataset: Path) -> None:
 
     from threedident.store import DatasetDir
 
-    click.echo(json.dumps(DatasetDir.open(dataset).write_stats(), indent=2))
+    directory = DatasetDir.open(dataset)
+    click.echo(json.dumps(directory.compute_stats(), indent=2))
+    try:
+        directory.write_stats()
+    except DatasetError as error:
+        click.echo(f"stats.json is not rewritten: {error}", err=True)
 
 
 @main.command()

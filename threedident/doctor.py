@@ -9,11 +9,13 @@ import shutil
 from importlib import metadata, util
 
 from threedident.errors import ThreeDIdentError
+from threedident.store import toolkit_version
 
 #: Distributions by the extra that installs them (None: the base), and what they import as.
 PACKAGES: dict[str | None, dict[str, str]] = {
     None: {"click": "click", "h5py": "h5py", "numpy": "numpy", "pillow": "PIL", "rich": "rich"},
     "render": {"bpy": "bpy", "trimesh": "trimesh"},
+    "direct": {"warp-lang": "warp"},
     "train": {
         "faiss-cpu": "faiss",
         "scikit-learn": "sklearn",
@@ -44,7 +46,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Looks at everything the toolkit can use."""
-    findings = [_python()]
+    findings = [Finding("threedident", "ok", toolkit_version()), _python()]
     for extra, packages in PACKAGES.items():
         findings += [_package(name, module, extra) for name, module in packages.items()]
     if util.find_spec("bpy") is not None:

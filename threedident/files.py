@@ -6,15 +6,27 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from threedident.errors import DatasetError
 
 _TEMPORARY = ".tmp-"
+#: What file systems without hard links answer.
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside a file's that says whose it is, and that nobody else uses."""
+    owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    return path.with_name(f"{_TEMPORARY}{owner}-{path.name}")
 
 
 @contextlib.contextmanager
@@ -24,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         DatasetError: the disk is full or cannot be written to.
     """
-    temporary = path.with_name(f"{_TEMPORARY}{socket.gethostname()}-{os.getpid()}-{path.name}")
+    temporary = _temporary(path)
     try:
         with explaining_write_errors(path):
             yield temporary
@@ -92,6 +104,23 @@ def check_space(folder: Path, needed: float, advice: str) -> None:
         )
 
 
+def read_npy(path: Path) -> npt.NDArray[Any]:
+    """One array from a .npy file, nothing unpickled, no more allocated than the file holds.
+
+    Raises:
+        ValueError: it is missing or no such file; the message says which.
+    """
+    try:
+        with path.open("rb") as file:
+            np.lib.format.read_magic(file)
+        # Mapped first: a header that promises more than the file holds is refused.
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: there is no such file") from None
+    except Exception as error:  # numpy's parsers raise many kinds
+        raise ValueError(f"{path}: not a .npy array ({error})") from error
+
+
 def write_json(path: Path, data: Any) -> None:
     """Writes JSON, replacing the file in one step.
 
@@ -110,7 +139,7 @@ def create_json(path: Path, data: Any) -> bool:
     Raises:
         DatasetError: the disk is full or cannot be written to.
     """
-    temporary = path.with_name(f"{_TEMPORARY}{socket.gethostname()}-{os.getpid()}-{path.name}")
+    temporary = _temporary(path)
     with explaining_write_errors(path):
         try:
             temporary.write_text(_as_json(data), "utf-8")
@@ -120,7 +149,7 @@ def create_json(path: Path, data: Any) -> bool:
                 return False
             except OSError as error:
                 # File systems without hard links: not atomic against a crash, but exclusive.
-                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK):
+                if error.errno not in _NO_LINKS:
                     raise
                 try:
                     with path.open("x", encoding="utf-8") as file:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import UsageError
 from threedident.factors import NUM_FACTORS
+from threedident.files import read_npy
 
 Float32 = npt.NDArray[np.float32]
 
@@ -89,11 +89,7 @@ def load_raw_latents(path: str | Path) -> Float32:
         UsageError: the file is missing, is no .npy file of numbers, or does not fit.
     """
     try:
-        array: Any = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise UsageError(f"cannot read the latents {path}: there is no such file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise UsageError(f"cannot read the latents {path}: not a .npy array ({error})") from error
-    if not isinstance(array, np.ndarray):
-        raise UsageError(f"cannot read the latents {path}: expected one array, found an archive")
+        array = read_npy(Path(path))
+    except ValueError as error:
+        raise UsageError(f"cannot read the latents {error}") from error
     return check_raw_latents(array, str(path))

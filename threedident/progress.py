@@ -60,17 +60,12 @@ class Progress:
         if self._bar:
             self._bar.stop()
 
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._start
-
     def note(self, message: str) -> None:
         """Prints a line without disturbing the bar."""
         if self._bar:
             self._bar.console.print(message, markup=False, highlight=False)
         else:
-            self._print(message)
+            self.print(message)
 
     def advance(self, count: int = 1) -> None:
         """Counts items as finished."""
@@ -84,8 +79,9 @@ class Progress:
             self._bar.update(self._task, completed=self._done, speed=speed)
         elif now - self._line_at >= _LINE_EVERY:
             self._line_at = now
-            self._print(f"{self._title}: {self._done} of {self._total} {self._unit}, {speed}")
+            self.print(f"{self._title}: {self._done} of {self._total} {self._unit}, {speed}")
 
     @staticmethod
-    def _print(message: str) -> None:
+    def print(message: str) -> None:
+        """Prints a line on stderr."""
         print(message, file=sys.stderr, flush=True)

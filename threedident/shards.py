@@ -7,6 +7,7 @@ checksums and the sums that a dataset's statistics are made of.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import hashlib
@@ -68,13 +69,39 @@ def parse_name(name: str) -> Interval | None:
 
 
 def list_shards(root: Path) -> dict[Interval, Path]:
-    """The shard files of a dataset directory, by first image."""
-    found = {}
-    for path in root.iterdir():
-        interval = parse_name(path.name)
-        if interval is not None and interval.count > 0:
-            found[interval] = path
-    return dict(sorted(found.items()))
+    """The shard files of a dataset directory, by first image; no image twice.
+
+    Two runs at once, asked for different numbers of images, can leave shards that overlap.
+    Their content is the same; the larger one is taken.
+    """
+    named = ((parse_name(path.name), path) for path in root.iterdir())
+    found = {interval: path for interval, path in named if interval is not None and interval.count}
+    taken: list[Interval] = []
+    for interval in sorted(found, key=lambda i: (-i.count, i.first)):
+        place = bisect.bisect(taken, interval)
+        before = place == 0 or taken[place - 1].stop <= interval.first
+        if before and (place == len(taken) or interval.stop <= taken[place].first):
+            taken.insert(place, interval)
+    return {interval: found[interval] for interval in taken}
+
+
+def require_complete(root: Path, shards: Iterable[Interval]) -> int:
+    """How many images there are, if they run from image 0 on without a gap.
+
+    Raises:
+        DatasetError: images are missing, or there are none.
+    """
+    position = 0
+    for interval in shards:
+        if interval.first != position:
+            raise DatasetError(
+                f"{root} lacks images {position} to {interval.first - 1}: run `3dident render` "
+                "with the settings it was made with to complete it"
+            )
+        position = interval.stop
+    if not position:
+        raise DatasetError(f"{root} holds no finished shard yet: run `3dident render`")
+    return position
 
 
 def missing_intervals(

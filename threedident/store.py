@@ -18,16 +18,31 @@ import numpy.typing as npt
 
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTORS
-from threedident.files import create_json, explaining_write_errors, read_json, write_json
+from threedident.files import (
+    create_json,
+    explaining_write_errors,
+    read_json,
+    read_npy,
+    replacing,
+    write_json,
+)
 from threedident.latents import check_raw_latents, sample_raw_latents
 from threedident.presets import Preset, parse_preset
-from threedident.shards import ImageSums, Interval, default_shard_size, list_shards, read_sums
+from threedident.shards import (
+    ImageSums,
+    Interval,
+    Shard,
+    default_shard_size,
+    list_shards,
+    read_sums,
+    storage_options,
+)
 
 FORMAT = "3dident"
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
 STATS = "stats.json"
-GIVEN_LATENTS = "given_raw_latents.npy"
+GIVEN_LATENTS = "given_raw_latents"
 LOGS = "logs"
 
 Float32 = npt.NDArray[np.float32]
@@ -50,6 +65,7 @@ class Manifest:
         toolkit: version of the toolkit that created the dataset.
         command: the command that did.
         created: when, in UTC.
+        about: what is known of the preset but decides nothing: description, best scores.
     """
 
     settings: Mapping[str, Any]
@@ -58,13 +74,20 @@ class Manifest:
     toolkit: str
     command: str
     created: str
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
-    def new(cls, settings: Mapping[str, Any], shard_size: int, compression: str) -> Manifest:
+    def new(
+        cls,
+        settings: Mapping[str, Any],
+        shard_size: int,
+        compression: str,
+        about: Mapping[str, Any],
+    ) -> Manifest:
         """A manifest for a dataset created now, by this command."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         command = shlex.join(["3dident", *sys.argv[1:]])
-        return cls(settings, shard_size, compression, toolkit_version(), command, now)
+        return cls(settings, shard_size, compression, toolkit_version(), command, now, about)
 
     @property
     def fingerprint(self) -> str:
@@ -76,7 +99,7 @@ class Manifest:
     def preset(self) -> Preset | None:
         """The generator; None for an imported dataset, which does not say."""
         data = self.settings["preset"]
-        return None if data is None else parse_preset(data, MANIFEST)
+        return None if data is None else parse_preset({**data, **self.about}, MANIFEST)
 
     @property
     def resolution(self) -> int:
@@ -100,6 +123,7 @@ class Manifest:
             "toolkit": self.toolkit,
             "fingerprint": self.fingerprint,
             "settings": self.settings,
+            "about_preset": self.about,
             "storage": {"shard_size": self.shard_size, "compression": self.compression},
             "factors": [
                 {
@@ -152,6 +176,7 @@ def parse_manifest(data: Any, path: Path) -> Manifest:
             toolkit=str(data["toolkit"]),
             command=str(data["command"]),
             created=str(data["created"]),
+            about=data["about_preset"],
         )
         manifest.as_dict()
         for key in ("seed", "split", "latents"):
@@ -160,7 +185,9 @@ def parse_manifest(data: Any, path: Path) -> Manifest:
             manifest.engine[key]
         fits = manifest.fingerprint == data["fingerprint"]
         fits = fits and manifest.shard_size > 0 and manifest.resolution > 0
-    except (KeyError, TypeError, ValueError, UsageError) as error:
+    except (
+        *(KeyError, TypeError, ValueError, AttributeError, OverflowError, UsageError),
+    ) as error:
         raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     if not fits:
         raise DatasetError(f"{path} is damaged: its settings do not match its fingerprint")
@@ -206,6 +233,7 @@ class DatasetDir:
         *,
         shard_size: int | None,
         compression: str | None,
+        about: Mapping[str, Any] | None = None,
         given: Float32 | None = None,
         any_device: bool = False,
     ) -> DatasetDir:
@@ -218,6 +246,7 @@ class DatasetDir:
             settings: as in `Manifest`.
             shard_size: None takes the dataset's, or the default.
             compression: None takes the dataset's, or none.
+            about: as in `Manifest`.
             given: the raw latents, if they do not come from the seed.
             any_device: whether a dataset made on another kind of device may be continued.
 
@@ -225,10 +254,14 @@ class DatasetDir:
             DatasetError: the directory holds something else, or a dataset with other
                 settings; or it cannot be written to.
         """
+        storage_options("images", (), compression or "none")
         with explaining_write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-            ours = (".tmp-", GIVEN_LATENTS, LOGS)
-            foreign = sorted(p.name for p in root.iterdir() if not p.name.startswith(ours))
+            foreign = sorted(
+                p.name
+                for p in root.iterdir()
+                if p.name != LOGS and not p.name.startswith((".tmp-", GIVEN_LATENTS))
+            )
         if not (root / MANIFEST).exists() and foreign:
             raise DatasetError(
                 f"{root} is not empty and is no dataset (it holds {', '.join(foreign[:3])}"
@@ -237,12 +270,13 @@ class DatasetDir:
         if not (root / MANIFEST).exists():
             if given is not None:
                 # Before the manifest: a dataset that is there has all it refers to.
-                from threedident.files import replacing
-
-                with replacing(root / GIVEN_LATENTS) as temporary, temporary.open("wb") as file:
+                with (
+                    replacing(_given_path(root, latents_digest(given))) as temporary,
+                    temporary.open("wb") as file,
+                ):
                     np.save(file, given)
             size = shard_size or default_shard_size(settings["resolution"])
-            manifest = Manifest.new(settings, size, compression or "none")
+            manifest = Manifest.new(settings, size, compression or "none", about or {})
             create_json(root / MANIFEST, manifest.as_dict())
         dataset = cls.open(root)
         dataset._refuse_other(settings, shard_size, compression, any_device=any_device)
@@ -299,24 +333,58 @@ class DatasetDir:
         return preset.hold_fixed(raw) if preset else raw
 
     def _read_given(self, digest: str) -> Float32:
-        path = self.root / GIVEN_LATENTS
+        path = _given_path(self.root, digest)
         try:
-            given = check_raw_latents(np.load(path, allow_pickle=False), str(path))
-        except (OSError, ValueError, EOFError) as error:
-            raise DatasetError(f"cannot read {path}: {error}") from error
+            given = check_raw_latents(read_npy(path), str(path))
+        except ValueError as error:
+            raise DatasetError(f"cannot read {error}") from error
         if latents_digest(given) != digest:
             raise DatasetError(f"{path} is not what this dataset was made from")
         return given
+
+    def check_latents(self, shard: Shard) -> None:
+        """Checks that a shard's latents are those that the dataset's settings give.
+
+        Raises:
+            DatasetError: they are not.
+        """
+        preset = self.manifest.preset
+        if preset is None:  # an imported dataset has no other record of them
+            return
+        raw = self.raw_latents(shard.interval.indices)
+        for name, expected, found in (
+            ("raw_latents", raw, shard.raw_latents),
+            ("latents", preset.to_scene(raw), shard.latents),
+        ):
+            if not np.array_equal(expected, found):
+                row = shard.interval.first + int(np.argwhere((expected != found).any(1))[0, 0])
+                raise DatasetError(
+                    f"{self.root / shard.interval.file_name}: the {name} of image {row} are not "
+                    "those that the dataset's settings give"
+                )
 
     def shards(self) -> dict[Interval, Path]:
         """The shard files, by first image."""
         return list_shards(self.root)
 
     def write_stats(self) -> dict[str, Any]:
-        """Makes `stats.json` from the sums that every shard holds, and returns it.
+        """Rewrites `stats.json`, and returns it.
 
         Raises:
             DatasetError: there is no shard, one is unreadable, or the disk is full.
+        """
+        while True:
+            shards = self.shards()
+            stats = self.compute_stats()
+            write_json(self.root / STATS, stats)
+            if self.shards() == shards:  # else another member of a job array has added some
+                return stats
+
+    def compute_stats(self) -> dict[str, Any]:
+        """The statistics, made from the sums that every shard holds.
+
+        Raises:
+            DatasetError: there is no shard, or one is unreadable.
         """
         shards = self.shards()
         if not shards:
@@ -324,9 +392,7 @@ class DatasetDir:
         sums = ImageSums()
         for path in shards.values():
             sums = sums + read_sums(path)
-        stats = statistics(sums)
-        write_json(self.root / STATS, stats)
-        return stats
+        return statistics(sums)
 
 
 def statistics(sums: ImageSums) -> dict[str, Any]:
@@ -354,6 +420,10 @@ def statistics(sums: ImageSums) -> dict[str, Any]:
             "images_fully_in_frame": "share of images with all of the object's vertices inside",
         },
     }
+
+
+def _given_path(root: Path, digest: str) -> Path:
+    return root / f"{GIVEN_LATENTS}-{digest[:12]}.npy"
 
 
 def latents_digest(raw: Float32) -> str:

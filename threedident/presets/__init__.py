@@ -17,6 +17,9 @@ from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, NUM_FACTORS, factor_index
 
 MATERIALS = ("rubber", "metal", "crystal")
+#: Of each colour, at value 1: the hues' latents are all that varies.
+SATURATION = {"object_hue": 1.0, "spotlight_hue": 0.8, "background_hue": 0.6}
+_LARGEST = 1e4  # m or rad: scenes beyond it are not what floats can render
 HUES = ("unwrapped", "wrapped")
 DEFAULT_PRESET = "3dident"
 
@@ -72,11 +75,7 @@ class Preset:
         """Why the generator is not injective, a line a reason; empty where it is."""
         reasons = []
         if self.hue == "unwrapped":
-            flat = [
-                name
-                for name in ("object_hue", "spotlight_hue", "background_hue")
-                if name not in self.fixed and min(self.ranges[name]) < 0
-            ]
+            flat = [name for name in SATURATION if name not in self.fixed and self._is_flat(name)]
             if flat:
                 reasons.append(
                     "the hue is not wrapped: ranges of " + ", ".join(flat) + " share one colour"
@@ -86,6 +85,10 @@ class Preset:
             reasons.append(_SYMMETRIC[self.shape])
         elif self.shape != "teapot" and turning:
             reasons.append("the symmetries of a user's mesh are not known")
+        for name in (*turning, *SATURATION):
+            low, high = self.ranges[name]
+            if name not in self.fixed and high - low >= 2 * math.pi:
+                reasons.append(f"{name} spans a full turn or more")
         if "phi" in turning and "psi" in turning:
             reach = max(map(abs, self.ranges["theta"]))
             if "theta" in self.fixed:
@@ -93,6 +96,16 @@ class Preset:
             if reach >= math.pi / 2 - 1e-6:
                 reasons.append("gimbal lock: at theta = +-pi/2, phi and psi turn about one axis")
         return reasons
+
+    def _is_flat(self, name: str) -> bool:
+        """Whether an unwrapped hue takes values that share one colour.
+
+        Between -1/6 and 0 of a turn only one channel varies, and it is negative, so taken
+        as 0, up to (s - 1) / s of that stretch at saturation s.
+        """
+        low, high = self.ranges[name]
+        end = (SATURATION[name] - 1) / SATURATION[name] * math.pi / 3
+        return low < end and high > -math.pi / 3
 
     def _fixed_scene_value(self, name: str) -> float:
         low, high = self.ranges[name]
@@ -125,8 +138,12 @@ class Preset:
         )
         return parse_preset(new.as_dict(), f"preset {self.name!r}")
 
+    def about(self) -> dict[str, Any]:
+        """The part of `as_dict` that describes the generator and decides no pixel."""
+        return {"description": self.description, "best_r2": dict(self.best_r2)}
+
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, as in a preset's TOML file and in `dataset.json`."""
+        """Plain data, as in a preset's TOML file."""
         return {
             "name": self.name,
             "description": self.description,
@@ -172,7 +189,7 @@ def load_preset(name: str | Path) -> Preset:
         source = f"preset {name}"
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise UsageError(f"{source}: not valid TOML ({error})") from error
     if str(name).endswith(".toml"):
         data.setdefault("name", Path(name).stem)
@@ -207,8 +224,8 @@ def parse_preset(data: Mapping[str, Any], source: str) -> Preset:
 
     def number(value: Any, what: str) -> float:
         real = isinstance(value, int | float) and not isinstance(value, bool)
-        if not real or not math.isfinite(value):
-            raise fail(f"{what} must be a finite number, found {value!r}")
+        if not real or not abs(value) <= _LARGEST:
+            raise fail(f"{what} must be a finite number, at most {_LARGEST:g}, found {value!r:.40}")
         return float(value)
 
     def table(key: str) -> dict[str, Any]:
