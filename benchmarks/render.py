@@ -1,4 +1,4 @@
-"""Time against fidelity of every quality level, in one run on one processor.
+"""Time against fidelity of every quality of both engines, in one run on one processor.
 
     python benchmarks/render.py [--published N] [--json FILE]
 
@@ -19,37 +19,37 @@ import numpy as np
 from PIL import Image
 
 from threedident.presets import load_preset
-from threedident.render.blender import BlenderEngine, blender_version, quiet_blender
+from threedident.render.blender import blender_version, quiet_blender
 from threedident.render.color import psnr
+from threedident.render.direct import warp_version
+from threedident.render.engine import EngineSettings, create_engine
 from threedident.render.job import processor_name
-from threedident.render.quality import get_quality
-from threedident.render.scene import SceneBuilder
+from threedident.render.quality import QUALITIES
 
 DATA = Path(__file__).parents[1] / "tests" / "data" / "converged"
+PUBLISHED = ("cycles", "reference")
 
 
-def measure(quality: str, count: int) -> dict[str, float | int | str]:
+def measure(engine_name: str, quality: str, count: int) -> dict[str, float | int | str]:
     preset = load_preset("3dident")
     latents = preset.to_scene(np.load(DATA / "raw_latents.npy"))[:count]
     references = [
         np.asarray(Image.open(DATA / f"{i:02d}.png").convert("RGB")) for i in range(count)
     ]
-    start = time.process_time()
-    engine = BlenderEngine(SceneBuilder(preset), get_quality(quality))
-    start = time.process_time() - start
-    if quality != "reference":
-        engine.render(latents[-1])  # the first image of a process is slower
+    engine = create_engine(EngineSettings(preset, 224, quality, "cpu", engine_name))
+    if (engine_name, quality) != PUBLISHED:
+        engine.render_batch(latents[-1:])  # the first image of a process is slower
     begin, wall = time.process_time(), time.perf_counter()
-    images = [engine.render(row) for row in latents]
+    images = [engine.render_batch(row[None])[0] for row in latents]
     seconds, wall = time.process_time() - begin, time.perf_counter() - wall
     engine.close()
     found = [psnr(image, reference) for image, reference in zip(images, references, strict=True)]
     return {
+        "engine": engine_name,
         "quality": quality,
         "images": count,
         "cpu_seconds_per_image": seconds / count,
         "wall_seconds_per_image": wall / count,
-        "cpu_seconds_to_start": start,
         "psnr_mean_db": float(np.mean(found)),
         "psnr_worst_db": min(found),
     }
@@ -61,21 +61,26 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     with quiet_blender():
-        rows = [measure("reference", arguments.published), measure("standard", 20)]
-        rows.append(measure("draft", 20))
+        rows = [
+            measure(engine, quality, arguments.published if (engine, quality) == PUBLISHED else 20)
+            for engine in QUALITIES
+            for quality in ("reference", "standard", "draft")
+        ]
         version = blender_version()
     base = float(rows[0]["cpu_seconds_per_image"])
-    print(f"224 x 224, one thread, Blender {version}, {processor_name()}\n")
-    print("| quality | images | CPU-seconds per image | times less | PSNR mean / worst, dB |")
-    print("| --- | --- | --- | --- | --- |")
+    print(f"224 x 224, one thread, Blender {version}, Warp {warp_version()}, {processor_name()}\n")
+    print(
+        "| engine | quality | images | CPU-seconds per image | times less | PSNR mean / worst, dB |"
+    )
+    print("| --- | --- | --- | --- | --- | --- |")
     for row in rows:
         seconds = float(row["cpu_seconds_per_image"])
         print(
-            f"| {row['quality']} | {row['images']} | {seconds:.3g} | {base / seconds:.0f} "
-            f"| {row['psnr_mean_db']:.1f} / {row['psnr_worst_db']:.1f} |"
+            f"| {row['engine']} | {row['quality']} | {row['images']} | {seconds:.3g} "
+            f"| {base / seconds:.0f} | {row['psnr_mean_db']:.1f} / {row['psnr_worst_db']:.1f} |"
         )
     if arguments.json:
-        machine = {"processor": processor_name(), "blender": version}
+        machine = {"processor": processor_name(), "blender": version, "warp": warp_version()}
         arguments.json.write_text(json.dumps({**machine, "rows": rows}, indent=2) + "\n")
 
 

@@ -41,9 +41,6 @@ _BATCH_BYTES = 2**30
 _TAPS = 16  # grid pixels that an image pixel is interpolated from
 
 
-wp.config.quiet = True  # no banner on standard output
-
-
 def warp_version() -> str:
     """Warp's version."""
     return str(wp.__version__)

@@ -14,6 +14,8 @@ import math
 
 import warp as wp
 
+wp.config.quiet = True  # no banner on standard output; before the first function is declared
+
 PI = wp.constant(math.pi)
 #: Below this a cosine counts as grazing, and the term as 0.
 TINY = wp.constant(1.0e-6)

@@ -112,7 +112,7 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
     """
     try:
         with path.open("rb") as file:
-            np.lib.format.read_magic(file)
+            np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
         # Mapped first: a header that promises more than the file holds is refused.
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except FileNotFoundError:
