@@ -16,8 +16,10 @@ demo: $(VENV)/ready
 	$(BIN)/3dident verify $(DEMO)/train
 	$(BIN)/3dident preview $(DEMO)/train --out $(DEMO)/preview.png
 	$(BIN)/3dident traverse --resolution 96 --out $(DEMO)/traversal.png
+	$(BIN)/3dident compare-engines --n 8 --out $(DEMO)/engines.png
 	@echo
-	@echo "Look at $(DEMO)/preview.png (the images) and $(DEMO)/traversal.png (what each factor does)."
+	@echo "Look at $(DEMO)/preview.png (the images), $(DEMO)/traversal.png (what each factor does)"
+	@echo "and $(DEMO)/engines.png (both engines, and their difference times 16)."
 	@echo "The dataset is $(DEMO)/train; $(BIN)/3dident info $(DEMO)/train describes it."
 
 test: $(VENV)/ready lint

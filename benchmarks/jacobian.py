@@ -3,8 +3,9 @@
     python benchmarks/jacobian.py OUT.png [--n 1000]
 
 At N random latents, for three presets, in linear light at 32 x 32 by the direct engine: the
-smallest singular value of the Jacobian, whole and of each group of factors, and for the rotations the closed form sqrt(1 - |sin theta|), the smallest singular
-value of the map from the three angles to the angular velocity.
+smallest singular value of the Jacobian, whole and of each group of factors, and for the
+rotations the closed form sqrt(1 - |sin theta|), the smallest singular value of the map from
+the three angles to the angular velocity.
 """
 
 from __future__ import annotations

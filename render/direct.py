@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from threedident.errors import MissingExtraError, UsageError
 from threedident.latents import check_raw_latents
-from threedident.presets import Preset
+from threedident.presets import Preset, load_preset
 from threedident.render.layers import Grid, spline_matrix
+from threedident.render.mesh import SHAPES, Mesh
 from threedident.render.quality import Integrated, Quality, get_quality
 from threedident.render.scene import AREA, CAMERA, SPOT, SUN, Scene, SceneBuilder
 
@@ -225,6 +226,11 @@ class DirectEngine:
         )
         return out
 
+    @property
+    def mesh(self) -> Mesh:
+        """The object's mesh."""
+        return self._builder.mesh
+
     def shrink(self) -> None:
         """Halves the batch after the device has run out of memory; says so once."""
         self.batch //= 2
@@ -270,7 +276,7 @@ def _shot(scene: Scene) -> kernels.Shot:
 
 def render(
     raw_latents: npt.ArrayLike,
-    preset: Preset,
+    preset: Preset | str,
     *,
     resolution: int = 224,
     quality: str = "standard",
@@ -285,7 +291,7 @@ def render(
 
     Args:
         raw_latents: (N, 10), in [-1, 1]. Factors that the preset holds fixed are taken from it.
-        preset: the generator; materials rubber and metal.
+        preset: the generator, or its name; materials rubber and metal.
         resolution: pixels along each side.
         quality: draft, standard or reference.
         device: auto, cpu or cuda.
@@ -302,10 +308,13 @@ def render(
     if dtype not in ("uint8", "float32"):
         raise UsageError(f"unknown dtype {dtype!r}: expected uint8 or float32")
     raw = check_raw_latents(raw_latents)
+    preset = load_preset(preset) if isinstance(preset, str) else preset
     latents = preset.to_scene(preset.hold_fixed(raw))
     engine = DirectEngine(
         preset, get_quality(quality, "direct"), resolution=resolution, device=device, seed=seed
     )
+    for text in () if preset.shape in SHAPES else engine.mesh.warnings():
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     shape = (len(latents), resolution, resolution, 3)
     kind = wp.uint8 if dtype == "uint8" else wp.float32
     try:
@@ -334,7 +343,7 @@ def render(
 
 def jacobian(
     raw_latents: npt.ArrayLike,
-    preset: Preset,
+    preset: Preset | str,
     *,
     step: float = 0.01,
     resolution: int = 32,
@@ -349,7 +358,7 @@ def jacobian(
 
     Args:
         raw_latents: (N, 10), in [-1, 1].
-        preset: the generator.
+        preset: the generator, or its name.
         step: half the distance between the two images of a difference; at the ends of the
             range, where one of them would lie outside, it is cut short.
         resolution: pixels along each side.

@@ -96,6 +96,12 @@ def test_a_missing_extra_is_one_line_of_advice(tmp_path):
     assert "reading a mesh file needs trimesh" in done.stderr
 
 
+def test_the_direct_engine_without_warp():
+    done = without("warp", "from threedident.render import direct")
+    assert "the direct engine needs warp-lang (NVIDIA Warp)" in done.stderr
+    assert "pip install 'threedident[direct]'" in done.stderr
+
+
 def test_reading_works_without_the_render_extra(small_dataset):
     done = without(
         "bpy", f"from threedident.cli import main\nmain(['verify', {str(small_dataset)!r}])"

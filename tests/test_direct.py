@@ -327,6 +327,17 @@ def test_what_the_engine_cannot_do():
         EngineSettings(PRESET, engine="eevee")
 
 
+def test_a_preset_by_name_and_a_mesh_with_holes(tmp_path):
+    raw = sample_raw_latents([3], seed=0, split="val")
+    named = render(raw, "3dident-wrapped", resolution=16, quality="draft", device="cpu")
+    preset = load_preset("3dident-wrapped")
+    assert np.array_equal(named, render(raw, preset, resolution=16, quality="draft", device="cpu"))
+    path = tmp_path / "open.obj"
+    path.write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
+    with pytest.warns(RuntimeWarning, match="3 open edges"):
+        render(raw, preset.changed(shape=str(path)), resolution=16, device="cpu")
+
+
 def test_too_little_memory_means_smaller_batches():
     engine = create_engine(EngineSettings(PRESET, 16, "draft", "cpu", "direct"))
     engine.batch = 8
