@@ -59,18 +59,15 @@ class Mesh:
 
     def open_edges(self) -> int:
         """How many edges belong to one face alone, vertices at one place taken as one."""
-        _, place = np.unique(np.round(self.vertices, 9) + 0.0, axis=0, return_inverse=True)
-        corners = place.reshape(-1)[self.corners]
-        following = np.arange(len(corners)) + 1
-        following[self.starts + self.sizes - 1] = self.starts
-        ends = np.sort(np.stack([corners, corners[following]], axis=1), axis=1)
+        corners = _places(self.vertices)[1][self.corners]
+        ends = np.sort(np.stack([corners, corners[_following(self.sizes)]], axis=1), axis=1)
         _, count = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0, return_counts=True)
         return int((count == 1).sum())
 
     @property
     def starts(self) -> Array:
         """(F,) int64: where each face's corners begin."""
-        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]]).astype(np.int64)
+        return face_starts(self.sizes)
 
     @property
     def extent(self) -> float:
@@ -94,13 +91,24 @@ def _from_faces(vertices: Array, faces: list[Array], *, smooth: bool, native: bo
     return Mesh(vertices, corners, sizes, normals, smooth, native)
 
 
+def face_starts(sizes: Array) -> Array:
+    """(F,) int64: where each face's corners begin, from how many each has."""
+    return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+
+
+def _following(sizes: Array) -> Array:
+    """(C,) int64: the corner that comes after each one, around its face."""
+    starts = face_starts(sizes)
+    following = np.arange(int(sizes.sum())) + 1
+    following[starts + sizes - 1] = starts
+    return following
+
+
 def face_normals(vertices: Array, corners: Array, sizes: Array) -> Array:
     """(F, 3) unit normals by Newell's method; zero for a face without area."""
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    starts = face_starts(sizes)
     face = np.repeat(np.arange(len(sizes)), sizes)
-    following = np.arange(len(corners)) + 1
-    following[starts + sizes - 1] = starts
-    a, b = vertices[corners], vertices[corners[following]]
+    a, b = vertices[corners], vertices[corners[_following(sizes)]]
     # Relative to the face's first corner: the cross products of far-off faces cancel badly.
     origin = vertices[corners[starts]][face]
     cross = np.cross(a - origin, b - origin)
@@ -116,11 +124,9 @@ def corner_normals(vertices: Array, corners: Array, sizes: Array, *, smooth: boo
     face = np.repeat(np.arange(len(sizes)), sizes)
     if not smooth:
         return per_face[face]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    following = np.arange(len(corners)) + 1
-    following[starts + sizes - 1] = starts
-    previous = np.arange(len(corners)) - 1
-    previous[starts] = starts + sizes - 1
+    following = _following(sizes)
+    previous = np.empty_like(following)
+    previous[following] = np.arange(len(corners))
     here = vertices[corners]
     to_next = vertices[corners[following]] - here
     to_previous = vertices[corners[previous]] - here
@@ -213,13 +219,19 @@ def _tessellate(patches: Array) -> Array:
     return np.einsum("ai,bj,pijc->pabc", basis, basis, patches)
 
 
-def _weld(patches: Array) -> tuple[Array, list[Array]]:
-    """Vertices and faces of one component, its patches welded; poles become triangles."""
-    points = _tessellate(patches).reshape(-1, 3)
+def _places(points: Array) -> tuple[Array, Array]:
+    """Which points (N, 3) differ: the first at each place, and the place of every one."""
     _, first, inverse = np.unique(
         np.round(points, 9) + 0.0, axis=0, return_index=True, return_inverse=True
     )
-    vertices, inverse = points[first], inverse.reshape(-1)
+    return first, inverse.reshape(-1)
+
+
+def _weld(patches: Array) -> tuple[Array, list[Array]]:
+    """Vertices and faces of one component, its patches welded; poles become triangles."""
+    points = _tessellate(patches).reshape(-1, 3)
+    first, inverse = _places(points)
+    vertices = points[first]
     side = _PATCH_QUADS + 1
     grid = inverse.reshape(len(patches), side, side)
     quads = np.stack(
@@ -311,9 +323,7 @@ def cube() -> Mesh:
             vertices.append(core + _BEVEL * outward)
             normals.append(outward)
     points = np.concatenate(vertices)
-    _, first, inverse = np.unique(
-        np.round(points, 9) + 0.0, axis=0, return_index=True, return_inverse=True
-    )
+    first, inverse = _places(points)
     side = len(line)
     grid = inverse.reshape(6, side, side)
     quads = np.stack(
