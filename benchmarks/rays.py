@@ -50,7 +50,10 @@ def main() -> None:
             hits = np.pad(inputs[6].numpy(), ((0, 0), (1, 1), (1, 1)), mode="edge")
             around = np.lib.stride_tricks.sliding_window_view(hits, (3, 3), axis=(1, 2))
             most, least = around.max((-1, -2)), around.min((-1, -2))
-            rays = np.where(most == 0, 0, np.where(least == 4, quality.inside, quality.edge))
+            effort = np.array([shot["effort"] for shot in inputs[5].numpy()])[:, None, None]
+            rays = effort * np.where(
+                most == 0, 0, np.where(least == 4, quality.inside, quality.edge)
+            )
             camera[kernel.key] += int(rays.sum())
             covered = outputs[0].numpy()[..., 3]
             shadow[kernel.key] += round(3 * float((rays * covered).sum()))

@@ -21,6 +21,7 @@ from threedident.render.layers import (
     Region,
     area_shadow,
     enclosing_points,
+    is_near_light,
     spline_matrix,
     spot_pool,
     sun_shadow,
@@ -504,19 +505,22 @@ class _LayeredImage:
         # The ground is sampled under the image's own pixel filter, only farther apart.
         filter_width = 1.5 * coarse / resolution
         self._objects: dict[str, _View] = {}
+        self._near: dict[str, _View] = {}  # the object, where it is near the area light
         self._grounds: dict[str, _View] = {}
-        for views, samples in (
-            (self._objects, quality.object_samples),
-            (self._grounds, quality.ground_samples),
+        more = tuple(quality.near_light * count for count in quality.object_samples)
+        for views, kind, samples in (
+            (self._objects, "object", quality.object_samples),
+            (self._near, "near", more),
+            (self._grounds, "ground", quality.ground_samples),
         ):
             # The lights share one sequence of sample points, so that together they cover a
             # pixel evenly; the spotlight, which has most of them, comes first.
             taken = 0
             for light, count in sorted(zip(LIGHTS, samples, strict=True), key=lambda x: -x[1]):
                 lamp = engine._lights[light]
-                if views is self._objects:
+                if views is not self._grounds:
                     view = engine.new_view(
-                        f"object-{light}",
+                        f"{kind}-{light}",
                         [engine._object, engine._holdout, lamp],
                         self._grid,
                         count,
@@ -524,7 +528,7 @@ class _LayeredImage:
                     )
                 else:
                     view = engine.new_view(
-                        f"ground-{light}",
+                        f"{kind}-{light}",
                         [engine._shadow, engine._ground, lamp],
                         self._coarse,
                         count,
@@ -560,10 +564,10 @@ class _LayeredImage:
         if not region.empty:
             color = np.zeros((region.bottom - region.top, region.right - region.left, 3))
             covered = np.zeros_like(color[..., :1])
-            for light in LIGHTS:
-                layer = self._objects[light].shoot(region)
+            for view in (self._near if is_near_light(points) else self._objects).values():
+                layer = view.shoot(region)
                 color += layer[..., :3]
-                covered += layer[..., 3:] * self._objects[light].share
+                covered += layer[..., 3:] * view.share
             image[region.window] = color + (1 - covered) * image[region.window]
         return image.astype(np.float32)
 

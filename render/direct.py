@@ -19,7 +19,7 @@ import numpy.typing as npt
 from threedident.errors import MissingExtraError, UsageError
 from threedident.latents import check_raw_latents
 from threedident.presets import Preset, load_preset
-from threedident.render.layers import Grid, spline_matrix
+from threedident.render.layers import Grid, enclosing_points, is_near_light, spline_matrix
 from threedident.render.mesh import SHAPES, Mesh
 from threedident.render.quality import Integrated, Quality, get_quality
 from threedident.render.scene import AREA, CAMERA, SPOT, SUN, Scene, SceneBuilder
@@ -132,6 +132,7 @@ class DirectEngine:
         self._resolution = resolution
         self._seed = wp.uint32(seed & 0xFFFFFFFF)
         mesh = self._builder.mesh
+        self._outline = enclosing_points(mesh.vertices)
         triangles = mesh.triangles()
         with wp.ScopedDevice(self.device):
             self._mesh = wp.Mesh(
@@ -170,7 +171,11 @@ class DirectEngine:
         Returns:
             A `wp.array` (B, H, W) of vec3 on the engine's device.
         """
-        shots = [_shot(self._builder.build(row)) for row in latents]
+        shots = []
+        for row in latents:
+            scene = self._builder.build(row)
+            near = is_near_light(scene.place(self._outline))
+            shots.append(_shot(scene, self._quality.near_light if near else 1))
         count, side, coarse = len(shots), self._resolution, self._coarse.side
         with wp.ScopedDevice(self.device):
             scenes = wp.array(shots, dtype=kernels.Shot)
@@ -262,8 +267,9 @@ def _lamps() -> kernels.Lamps:
     return lamps
 
 
-def _shot(scene: Scene) -> kernels.Shot:
+def _shot(scene: Scene, effort: int) -> kernels.Shot:
     shot = kernels.Shot()
+    shot.effort = effort
     shot.location = wp.vec3(*scene.location)
     shot.rotation = wp.mat33(*(scene.matrix() / scene.scale).ravel().tolist())
     shot.scale, shot.ground = scene.scale, scene.ground_height

@@ -24,6 +24,7 @@ class Shot:
     object_color: wp.vec3
     spot_color: wp.vec3
     ground_color: wp.vec3
+    effort: int  # how many times more samples the object gets
 
 
 @wp.struct
@@ -423,6 +424,7 @@ def object_kernel(
     if least < SCOUTS:
         samples = edge
     shot = shots[b]
+    samples *= shot.effort
     own = pixel_seed(seed, view.side, i, j, 1)
     eye = wp.vec3(view.camera, 0.0, view.camera)
     total = wp.vec3(0.0)

@@ -18,6 +18,7 @@ from threedident.render.scene import AREA, CAMERA, SPOT, SUN, Camera, Scene
 
 Array = npt.NDArray[Any]
 
+NEAR = 2.0  # m
 _MARGIN = 2  # pixels: the filter reaches 1.5 pixels out
 _CORNERS = 8  # of the polygon drawn around a round light
 
@@ -112,6 +113,14 @@ def enclosing_points(vertices: Array, most: int = 5000) -> Array:
         boxes.append(bound.reduceat(vertices[order], starts, axis=0))
     corners = np.indices((2, 2, 2)).reshape(3, -1).T
     return np.where(corners[None], boxes[1][:, None], boxes[0][:, None]).reshape(-1, 3)
+
+
+def is_near_light(points: Array) -> bool:
+    """Whether one of the points (N, 3), all of the object, is within 2 m of the area light."""
+    centre = np.array(AREA.location)
+    beyond = np.abs(points - centre) - np.array([AREA.side / 2, AREA.side / 2, 0.0])
+    distance = np.linalg.norm(np.maximum(beyond, 0.0), axis=1)
+    return bool(distance.min() < NEAR)
 
 
 def sun_shadow(scene: Scene, points: Array) -> Array:

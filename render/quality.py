@@ -35,11 +35,14 @@ class Layered:
 
     Attributes:
         object_samples, ground_samples: per light, in the order sun, area, spot.
+        near_light: how many times more of the object's samples there are where it comes near
+            the area light, which then throws hard contrasts on a large object.
         coarseness: image pixels per pixel of the ground's grid, along each side.
     """
 
     object_samples: tuple[int, int, int]
     ground_samples: tuple[int, int, int]
+    near_light: int = 4
     coarseness: int = 4
 
 
@@ -50,12 +53,14 @@ class Integrated:
     Attributes:
         inside, edge: samples per pixel on the object, and at its edges.
         ground: per pixel of the ground's grid.
+        near_light: as in `Layered`, of `inside` and `edge`.
         coarseness: image pixels per pixel of that grid, along each side.
     """
 
     inside: int
     edge: int
     ground: int
+    near_light: int
     coarseness: int
 
 
@@ -63,14 +68,14 @@ Quality = Whole | Layered | Integrated
 
 QUALITIES: dict[str, dict[str, Quality]] = {
     "cycles": {
-        "draft": Layered(object_samples=(1, 1, 4), ground_samples=(4, 2, 4)),
+        "draft": Layered(object_samples=(1, 1, 4), ground_samples=(4, 2, 4), near_light=2),
         "standard": Layered(object_samples=(4, 4, 8), ground_samples=(32, 8, 16)),
         "reference": Whole(samples=512),
     },
     "direct": {
-        "draft": Integrated(inside=2, edge=8, ground=4, coarseness=4),
-        "standard": Integrated(inside=8, edge=16, ground=16, coarseness=4),
-        "reference": Integrated(inside=32, edge=128, ground=64, coarseness=2),
+        "draft": Integrated(inside=2, edge=8, ground=4, near_light=2, coarseness=4),
+        "standard": Integrated(inside=8, edge=16, ground=16, near_light=4, coarseness=4),
+        "reference": Integrated(inside=32, edge=128, ground=64, near_light=4, coarseness=2),
     },
 }
 DEFAULT_QUALITY = "standard"

@@ -8,6 +8,7 @@ from threedident.render.layers import (
     Grid,
     area_shadow,
     enclosing_points,
+    is_near_light,
     spline_matrix,
     spot_pool,
     sun_shadow,
@@ -94,6 +95,24 @@ def test_few_points_enclose_many(seed, count):
     assert count > 100 or points is vertices
     directions = rng.normal(size=(50, 3))
     assert ((points @ directions.T).max(0) >= (vertices @ directions.T).max(0) - 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("point", "near"),
+    [
+        ((0, 0, 7), True),
+        ((0.5, 0.5, 5.1), True),
+        ((0, 0, 4.9), False),
+        ((2.4, 0, 7), True),
+        ((2.6, 0, 7), False),
+        ((1.9, 1.9, 7), True),
+        ((2, 2, 7), False),
+    ],
+)
+def test_what_is_near_the_area_light(point, near):
+    far = np.array([[-3.0, 3.0, 0.0]])
+    assert not is_near_light(far)
+    assert is_near_light(np.concatenate([far, [point]])) == near
 
 
 def test_an_object_out_of_sight_has_an_empty_region():
