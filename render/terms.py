@@ -14,7 +14,11 @@ import math
 
 import warp as wp
 
-wp.config.quiet = True  # no banner on standard output; before the first function is declared
+# No banner on standard output: said before the first function is declared, and in the words of
+# old and new versions of Warp.
+wp.config.quiet = True
+if hasattr(wp, "LOG_WARNING"):
+    wp.config.log_level = max(wp.config.log_level, wp.LOG_WARNING)
 
 PI = wp.constant(math.pi)
 #: Below this a cosine counts as grazing, and the term as 0.
