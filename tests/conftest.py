@@ -6,9 +6,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 from PIL import Image
+
+# No time limit on an example: a busy machine is no failure.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 DATA = Path(__file__).parent / "data"
 
