@@ -21,6 +21,7 @@ from threedident.render.layers import (
     Region,
     area_shadow,
     enclosing_points,
+    ground_grid,
     is_near_light,
     spline_matrix,
     spot_pool,
@@ -56,8 +57,6 @@ GPU_BACKENDS = {
 }
 LIGHTS = ("sun", "area", "spot")
 _BASE_SAMPLES = 32  # of the ground under sun and area light without a shadow, rendered once
-_GROUND_PADDING = 2  # pixels of the ground's grid beyond the frame, for the splines
-_COARSEST = 56  # pixels: small images do not make the ground's grid coarser than this
 
 
 def import_bpy(threads: int = 1) -> Any:
@@ -499,11 +498,10 @@ class _LayeredImage:
         self._holdout = engine._holdout
         resolution = engine._resolution
         self._grid = Grid(resolution)
-        coarse = max(min(resolution, _COARSEST), round(resolution / quality.coarseness))
-        self._coarse = Grid(coarse, _GROUND_PADDING)
+        self._coarse = ground_grid(resolution, quality.coarseness)
         self._up = spline_matrix(self._coarse, resolution)
         # The ground is sampled under the image's own pixel filter, only farther apart.
-        filter_width = 1.5 * coarse / resolution
+        filter_width = 1.5 * self._coarse.pixels / resolution
         self._objects: dict[str, _View] = {}
         self._near: dict[str, _View] = {}  # the object, where it is near the area light
         self._grounds: dict[str, _View] = {}

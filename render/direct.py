@@ -19,9 +19,15 @@ import numpy.typing as npt
 from threedident.errors import MissingExtraError, UsageError
 from threedident.latents import check_raw_latents
 from threedident.presets import Preset, load_preset
-from threedident.render.layers import Grid, enclosing_points, is_near_light, spline_matrix
+from threedident.render.layers import (
+    Grid,
+    enclosing_points,
+    ground_grid,
+    is_near_light,
+    spline_matrix,
+)
 from threedident.render.mesh import SHAPES, Mesh
-from threedident.render.quality import Integrated, Quality, get_quality
+from threedident.render.quality import Integrated, Quality, check_material, get_quality
 from threedident.render.scene import AREA, CAMERA, SPOT, SUN, Scene, SceneBuilder
 
 try:
@@ -33,10 +39,9 @@ from threedident.render import kernels
 
 Array = npt.NDArray[Any]
 
-MATERIALS = {"rubber": 0, "metal": 1}
+# What kernels call a material.
+_CODES = {"rubber": kernels.RUBBER, "metal": kernels.METAL}
 
-_GROUND_PADDING = 2
-_COARSEST = 56
 _BYTES_A_PIXEL = 64  # of device memory, while an image is made
 _BATCH_BYTES = 2**30
 _TAPS = 16  # grid pixels that an image pixel is interpolated from
@@ -114,11 +119,7 @@ class DirectEngine:
         Raises:
             UsageError: a material, device or quality that this engine does not have.
         """
-        if preset.material not in MATERIALS:
-            raise UsageError(
-                f"the direct engine cannot render {preset.material} (it lets light through): "
-                f"choose one of {', '.join(MATERIALS)}, or --engine cycles"
-            )
+        check_material(preset.material, "direct")
         if not isinstance(quality, Integrated):
             raise UsageError(f"the direct engine has no {type(quality).__name__} quality")
         #: What Warp calls the device.
@@ -144,15 +145,14 @@ class DirectEngine:
             self._table = wp.array(filter_table(), dtype=float)
         body = kernels.Body()
         body.mesh = self._mesh.id
-        body.material = MATERIALS[preset.material]
+        body.material = _CODES[preset.material]
         low, high = mesh.vertices.min(0), mesh.vertices.max(0)
         body.centre = wp.vec3(*((low + high) / 2).tolist())
         body.sides = wp.vec3(*np.maximum(high - low, 1e-6).tolist())
         self._body = body
         self._lamps = _lamps()
         self._fine = Grid(resolution)
-        pixels = max(min(resolution, _COARSEST), round(resolution / quality.coarseness))
-        self._coarse = Grid(pixels, _GROUND_PADDING)
+        self._coarse = ground_grid(resolution, quality.coarseness)
         first, weights = _taps(spline_matrix(self._coarse, resolution))
         with wp.ScopedDevice(self.device):
             self._first = wp.array(first, dtype=int)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from threedident.errors import UsageError
 from threedident.presets import Preset
-from threedident.render.quality import DEFAULT_ENGINE, RECIPES, get_quality
+from threedident.render.quality import DEFAULT_ENGINE, RECIPES, check_material, get_quality
 from threedident.render.scene import SceneBuilder
 
 Array = npt.NDArray[Any]
@@ -58,11 +58,7 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         get_quality(self.quality, self.engine)
-        if self.engine == "direct" and self.preset.material == "crystal":
-            raise UsageError(
-                "the direct engine cannot render crystal (it lets light through): choose another "
-                "material, or --engine cycles"
-            )
+        check_material(self.preset.material, self.engine)
         if self.device not in DEVICES:
             raise UsageError(
                 f"unknown device {self.device!r}: expected one of {', '.join(DEVICES)}"

@@ -7,6 +7,7 @@ import warp as wp
 from threedident.render import terms
 
 RUBBER = wp.constant(0)
+METAL = wp.constant(1)
 SCOUTS = wp.constant(4)  # samples that find out where the object is
 FILTER_STEPS = wp.constant(1024)  # of the table of the pixel filter's quantiles
 _OFFSET = wp.constant(1.0e-3)  # m, by which shadow rays start off the surface

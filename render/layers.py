@@ -19,6 +19,8 @@ from threedident.render.scene import AREA, CAMERA, SPOT, SUN, Camera, Scene
 Array = npt.NDArray[Any]
 
 NEAR = 2.0  # m
+_GROUND_PADDING = 2  # pixels of the ground's grid beyond the frame, for the splines
+_COARSEST = 56  # pixels: small images do not make the ground's grid coarser than this
 _MARGIN = 2  # pixels: the filter reaches 1.5 pixels out
 _CORNERS = 8  # of the polygon drawn around a round light
 
@@ -165,6 +167,12 @@ def spot_pool(scene: Scene) -> Array:
         return np.full((1, 3), np.nan)
     reach = (scene.ground_height - tip[2]) / rays[:, 2]
     return tip + reach[:, None] * rays
+
+
+def ground_grid(resolution: int, coarseness: int) -> Grid:
+    """The grid on which the ground of an image is made, `coarseness` times coarser than it."""
+    pixels = max(min(resolution, _COARSEST), round(resolution / coarseness))
+    return Grid(pixels, _GROUND_PADDING)
 
 
 def spline_matrix(grid: Grid, resolution: int) -> Array:

@@ -94,3 +94,16 @@ def get_quality(name: str, engine: str = DEFAULT_ENGINE) -> Quality:
         levels = ", ".join(QUALITIES[engine])
         raise UsageError(f"unknown quality {name!r}: expected one of {levels}")
     return QUALITIES[engine][name]
+
+
+def check_material(material: str, engine: str) -> None:
+    """Refuses what an engine cannot render: rays of the direct engine end at the object.
+
+    Raises:
+        UsageError: the material lets light through.
+    """
+    if engine == "direct" and material == "crystal":
+        raise UsageError(
+            "the direct engine cannot render crystal (it lets light through): choose another "
+            "material, or --engine cycles"
+        )

@@ -567,11 +567,12 @@ def stats(dataset: Path) -> None:
     from threedident.store import DatasetDir
 
     directory = DatasetDir.open(dataset)
-    click.echo(json.dumps(directory.compute_stats(), indent=2))
     try:
-        directory.write_stats()
+        found = directory.write_stats()
     except DatasetError as error:
+        found = directory.compute_stats()
         click.echo(f"stats.json is not rewritten: {error}", err=True)
+    click.echo(json.dumps(found, indent=2))
 
 
 @main.command()
