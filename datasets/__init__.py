@@ -1,1 +1,63 @@
-"""Reading datasets: shard directories, packed files and the published layout."""
+"""Datasets in any of their forms, positive pairs, and the synthetic benchmark.
+
+What needs torch is imported when it is first asked for: reading, checking and converting
+datasets do without.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from threedident.datasets.dataset import Normalize as Normalize
+    from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
+    from threedident.datasets.matching import LatentMatcher as LatentMatcher
+    from threedident.datasets.pairs import PairLoader as PairLoader
+    from threedident.datasets.pairs import PositivePairs as PositivePairs
+    from threedident.datasets.rendered import RenderedPairs as RenderedPairs
+    from threedident.datasets.synthetic import Mixing as Mixing
+    from threedident.datasets.synthetic import SyntheticPairs as SyntheticPairs
+    from threedident.datasets.views import TwoViews as TwoViews
+    from threedident.datasets.views import simclr as simclr
+    from threedident.distributions import Change as Change
+    from threedident.distributions import GeneralizedNormal as GeneralizedNormal
+    from threedident.distributions import Laplace as Laplace
+    from threedident.distributions import Normal as Normal
+    from threedident.distributions import PairProcess as PairProcess
+    from threedident.distributions import PerFactor as PerFactor
+    from threedident.distributions import ProjectedNormal as ProjectedNormal
+    from threedident.distributions import Unchanged as Unchanged
+    from threedident.distributions import Uniform as Uniform
+    from threedident.distributions import VonMisesFisher as VonMisesFisher
+    from threedident.spaces import Box as Box
+    from threedident.spaces import Product as Product
+    from threedident.spaces import Sphere as Sphere
+    from threedident.spaces import Unbounded as Unbounded
+
+_PLACES = {
+    "threedident.datasets.dataset": ("Normalize", "ThreeDIdent"),
+    "threedident.datasets.matching": ("LatentMatcher",),
+    "threedident.datasets.pairs": ("PairLoader", "PositivePairs"),
+    "threedident.datasets.rendered": ("RenderedPairs",),
+    "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),
+    "threedident.datasets.views": ("TwoViews", "simclr"),
+    "threedident.distributions": (
+        *("Change", "GeneralizedNormal", "Laplace", "Normal", "PairProcess", "PerFactor"),
+        *("ProjectedNormal", "Unchanged", "Uniform", "VonMisesFisher"),
+    ),
+    "threedident.spaces": ("Box", "Product", "Sphere", "Unbounded"),
+}
+_PLACE_OF = {name: module for module, names in _PLACES.items() for name in names}
+
+__all__ = sorted(_PLACE_OF)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PLACE_OF]

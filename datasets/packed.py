@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -85,8 +86,8 @@ def pack(dataset: DatasetDir, out: Path, *, compression: str | None = None) -> i
     return total
 
 
-def read_header(path: Path) -> tuple[Manifest, Float32, Float32]:
-    """The manifest, raw latents and latents of a packed file.
+def read_header(path: Path) -> tuple[Manifest, Float32, Float32, dict[str, Any] | None]:
+    """The manifest, raw latents, latents and statistics of a packed file.
 
     Raises:
         DatasetError: it is not one, or it is damaged.
@@ -98,10 +99,13 @@ def read_header(path: Path) -> tuple[Manifest, Float32, Float32]:
             )
         try:
             manifest = parse_manifest(json.loads(file.attrs["manifest"]), path)
+            stats = json.loads(file.attrs[STATS]) if STATS in file.attrs else None
         except json.JSONDecodeError as error:
-            raise DatasetError(f"{path} is damaged: its manifest is not JSON: {error}") from error
+            raise DatasetError(
+                f"{path} is damaged: its manifest or statistics are not JSON: {error}"
+            ) from error
         index = safe_array(file, "index", path)
         if index.ndim != 1:
             raise DatasetError(f"{path} is damaged: index has {index.ndim} dimensions")
         check_arrays(file, path, len(index), manifest.resolution)
-        return manifest, file["raw_latents"][()], file["latents"][()]
+        return manifest, file["raw_latents"][()], file["latents"][()], stats

@@ -3,40 +3,63 @@
 from __future__ import annotations
 
 import bisect
+import collections
 import contextlib
+import dataclasses
+import io
+import math
+import os
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, cast
 
+import h5py
 import numpy as np
 import numpy.typing as npt
 
 from threedident.datasets import packed, published
 from threedident.errors import DatasetError
-from threedident.shards import check_arrays, open_hdf5, require_complete
-from threedident.store import MANIFEST, DatasetDir, Manifest
+from threedident.files import read_json
+from threedident.shards import check_arrays, open_hdf5, require_complete, safe_array
+from threedident.store import MANIFEST, STATS, DatasetDir, Manifest
 
-Array = npt.NDArray[Any]
+UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
+
+_MOST_FILES = 128  # open at once: file handles are scarce
 
 
 class Source(Protocol):
-    """A dataset's images and latents.
+    """A dataset's images and latents. Reading is safe from threads and in forked processes.
 
     Attributes:
         raw_latents, latents: (N, 10) float32.
         manifest: what made it; None for the published layout.
+        shape: (H, W, 3), of every image.
     """
 
     raw_latents: Float32
     latents: Float32
     manifest: Manifest | None
+    shape: tuple[int, ...]
 
     def __len__(self) -> int:
         """How many images there are."""
 
-    def image(self, index: int) -> npt.NDArray[np.uint8]:
+    def image(self, index: int) -> UInt8:
         """One image, (H, W, 3) uint8."""
+
+    def read(self, indices: Sequence[int], out: UInt8) -> None:
+        """Reads images into an array (k, H, W, 3), C-contiguous.
+
+        Raises:
+            DatasetError: one cannot be read.
+        """
+
+    def stats(self) -> dict[str, Any] | None:
+        """What `3dident stats` says, where it is recorded."""
 
     def __enter__(self) -> Self: ...
 
@@ -48,101 +71,187 @@ class Source(Protocol):
     ) -> None: ...
 
 
-def read_images(source: Source, indices: range) -> npt.NDArray[np.uint8]:
-    """Some images of a dataset, (N, H, W, 3).
+def read_images(source: Source, indices: Sequence[int]) -> UInt8:
+    """Some images of a dataset, (k, H, W, 3).
 
     Raises:
         DatasetError: one cannot be read, or is not of the size of image 0.
     """
-    shape = source.image(0).shape
-    images = []
-    for index in indices:
-        images.append(source.image(index))
-        if images[-1].shape != shape:
-            raise DatasetError(
-                f"image {index} has shape {images[-1].shape}, expected {shape} as image 0"
-            )
-    return np.stack(images)
+    images = np.empty((len(indices), *source.shape), np.uint8)
+    source.read(indices, images)
+    return images
 
 
-class _Files:
-    """HDF5 files that are opened when they are first read, and closed together."""
+@dataclasses.dataclass
+class _Stack:
+    """One file's stack of images.
+
+    Attributes:
+        path: the file.
+        first: the number of its first image.
+        offset: where in the file its first byte is; None where the images are compressed.
+    """
+
+    path: Path
+    first: int
+    offset: int | None
+
+    @classmethod
+    def of(cls, file: Any, path: Path, first: int) -> _Stack:
+        return cls(path, first, file["images"].id.get_offset())
+
+
+class _Stacks:
+    """Images in HDF5 files.
+
+    Plain images are read from where they lie in the file, past HDF5: no lock, no handle that a
+    forked process could share. Compressed ones go through h5py, with handles of this process.
+    """
+
+    shape: tuple[int, ...]
 
     def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-        self._open: dict[Path, Any] = {}
+        self._stacks: list[_Stack] = []
+        self._starts: list[int] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._handles: collections.OrderedDict[Path, Any] = collections.OrderedDict()
+        self._process = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {"_lock", "_handles"}
+        return {key: value for key, value in self.__dict__.items() if key not in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._open.clear()
-        self._stack.close()
+        for handle in self._handles.values():
+            handle.close()
+        self._handles.clear()
 
-    def _file(self, path: Path) -> Any:
-        if path not in self._open:
-            if len(self._open) >= 128:  # file handles are scarce: start over
-                self._open.clear()
-                self._stack.close()
-            self._open[path] = self._stack.enter_context(open_hdf5(path))
-        return self._open[path]
+    def _add(self, stack: _Stack) -> None:
+        self._stacks.append(stack)
+        self._starts.append(stack.first)
+
+    def image(self, index: int) -> UInt8:
+        """One image, (H, W, 3) uint8."""
+        return read_images(cast(Source, self), [index])[0]
+
+    def read(self, indices: Sequence[int], out: UInt8) -> None:
+        """Reads images into an array (k, H, W, 3)."""
+        size = math.prod(self.shape)
+        with contextlib.ExitStack() as stack:
+            files: dict[Path, io.FileIO] = {}
+            for row, index in enumerate(indices):
+                place = self._stacks[bisect.bisect_right(self._starts, index) - 1]
+                if place.offset is None:
+                    self._read_compressed(place, int(index), out[row])
+                    continue
+                try:
+                    file = files.get(place.path)
+                    if file is None:
+                        if len(files) >= _MOST_FILES:
+                            stack.close()
+                            files.clear()
+                        file = stack.enter_context(place.path.open("rb", buffering=0))
+                        files[place.path] = file
+                    file.seek(place.offset + (int(index) - place.first) * size)
+                    found = _read_into(file, memoryview(out[row]).cast("B"))
+                except OSError as error:
+                    raise DatasetError(f"cannot read image {index}: {error}") from error
+                if found < size:
+                    raise DatasetError(
+                        f"{place.path} is cut short at image {index}: `3dident verify` says what "
+                        "is missing"
+                    )
+
+    def _read_compressed(self, place: _Stack, index: int, out: UInt8) -> None:
+        if self._process != os.getpid():
+            self._reset()
+        with self._lock:
+            try:
+                if place.path not in self._handles:
+                    if len(self._handles) >= _MOST_FILES:
+                        self._handles.popitem(last=False)[1].close()
+                    self._handles[place.path] = h5py.File(place.path, "r", locking=False)
+                images = safe_array(self._handles[place.path], "images", place.path)
+                images.read_direct(out, np.s_[index - place.first])
+            except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
+                raise DatasetError(
+                    f"cannot read image {index} from {place.path}: {error}"
+                ) from error
 
 
-class ShardSource(_Files):
+def _read_into(file: io.FileIO, view: memoryview) -> int:
+    """Fills a view from a file as far as it goes; how many bytes that was."""
+    done = 0
+    while done < len(view):
+        count = file.readinto(view[done:])
+        if not count:
+            break
+        done += count
+    return done
+
+
+class ShardSource(_Stacks):
     """A dataset directory. Its shards must be complete from image 0 on."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         dataset = DatasetDir.open(root)
+        self._root = root
         self.manifest: Manifest | None = dataset.manifest
-        self._starts: list[int] = []
-        self._paths: list[Path] = []
+        side = dataset.manifest.resolution
+        self.shape = (side, side, 3)
         raw, latents = [], []
         shards = dataset.shards()
         require_complete(root, shards)
         for interval, path in shards.items():
             with open_hdf5(path) as file:
-                check_arrays(file, path, interval.count, dataset.manifest.resolution)
+                check_arrays(file, path, interval.count, side)
                 raw.append(file["raw_latents"][()])
                 latents.append(file["latents"][()])
-            self._starts.append(interval.first)
-            self._paths.append(path)
+                self._add(_Stack.of(file, path, interval.first))
         self.raw_latents: Float32 = np.concatenate(raw)
         self.latents: Float32 = np.concatenate(latents)
 
     def __len__(self) -> int:
         return len(self.raw_latents)
 
-    def image(self, index: int) -> npt.NDArray[np.uint8]:
-        """One image, (H, W, 3) uint8."""
-        shard = bisect.bisect_right(self._starts, index) - 1
-        path = self._paths[shard]
-        try:
-            pixels: npt.NDArray[np.uint8] = self._file(path)["images"][index - self._starts[shard]]
-        except OSError as error:
-            raise DatasetError(f"cannot read image {index} from {path}: {error}") from error
-        return pixels
+    def stats(self) -> dict[str, Any] | None:
+        """What `stats.json` says, or what the shards' sums give."""
+        with contextlib.suppress(DatasetError):
+            found = read_json(self._root / STATS)
+            if isinstance(found, dict) and found.get("images") == len(self):
+                return found
+        return DatasetDir.open(self._root).compute_stats()
 
 
-class PackedSource(_Files):
+class PackedSource(_Stacks):
     """A dataset packed into one HDF5 file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._path = path
         self.manifest: Manifest | None
-        self.manifest, self.raw_latents, self.latents = packed.read_header(path)
+        self.manifest, self.raw_latents, self.latents, self._recorded = packed.read_header(path)
+        side = self.manifest.resolution
+        self.shape = (side, side, 3)
+        with open_hdf5(path) as file:
+            self._add(_Stack.of(file, path, 0))
 
     def __len__(self) -> int:
         return len(self.raw_latents)
 
-    def image(self, index: int) -> npt.NDArray[np.uint8]:
-        """One image, (H, W, 3) uint8."""
-        try:
-            pixels: npt.NDArray[np.uint8] = self._file(self._path)["images"][index]
-        except OSError as error:
-            raise DatasetError(f"cannot read image {index} from {self._path}: {error}") from error
-        return pixels
+    def stats(self) -> dict[str, Any] | None:
+        """What was packed with it."""
+        return self._recorded
 
 
 class PublishedSource:
@@ -151,16 +260,31 @@ class PublishedSource:
     manifest: Manifest | None = None
 
     def __init__(self, root: Path) -> None:
-        self._root = root
         self.raw_latents, self.latents = published.read_latents(root)
         self._paths = published.image_paths(root, len(self.raw_latents))
+        self.shape: tuple[int, ...] = published.read_image(self._paths[0]).shape
 
     def __len__(self) -> int:
         return len(self._paths)
 
-    def image(self, index: int) -> npt.NDArray[np.uint8]:
+    def image(self, index: int) -> UInt8:
         """One image, (H, W, 3) uint8."""
-        return published.read_image(self._paths[index])
+        return read_images(self, [index])[0]
+
+    def read(self, indices: Sequence[int], out: UInt8) -> None:
+        """Reads images into an array (k, H, W, 3)."""
+        for row, index in enumerate(indices):
+            pixels = published.read_image(self._paths[index])
+            if pixels.shape != self.shape:
+                raise DatasetError(
+                    f"{self._paths[index]}: image {index} has shape {pixels.shape}, expected "
+                    f"{self.shape} as image 0"
+                )
+            out[row] = pixels
+
+    def stats(self) -> dict[str, Any] | None:
+        """Nothing is recorded."""
+        return None
 
     def __enter__(self) -> Self:
         return self

@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.distributions import Distribution, PairProcess, raw_box
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.files import check_space, explaining_write_errors, remove_leftovers
 from threedident.latents import check_raw_latents
+from threedident.partners import check_renderable
 from threedident.presets import Preset
 from threedident.progress import Progress
 from threedident.render.blender import GPU_BACKENDS
@@ -38,8 +40,10 @@ from threedident.render.workers import (
     Task,
     WorkerPool,
     call_in_process,
+    usable_processors,
 )
 from threedident.shards import ImageSums, Interval, missing_intervals, read_shard, write_shard
+from threedident.spaces import space_as_dict
 from threedident.store import LOGS, DatasetDir, latents_digest, toolkit_version
 
 Array = npt.NDArray[Any]
@@ -97,15 +101,25 @@ def default_workers(device: str, found: Probe, threads: int) -> int:
     """A worker per processor this process may use, or per GPU."""
     if device != "cpu":
         return found.devices[device]
-    affinity = getattr(os, "sched_getaffinity", None)
-    processors = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, processors // threads)
+    return max(1, usable_processors() // threads)
 
 
 def dataset_settings(
-    engine: EngineSettings, *, seed: int, split: str, given: npt.NDArray[np.float32] | None
+    engine: EngineSettings,
+    *,
+    seed: int,
+    split: str,
+    given: npt.NDArray[np.float32] | None = None,
+    conditional: Distribution | None = None,
 ) -> dict[str, Any]:
-    """All that decides a dataset's content, for `dataset.json`."""
+    """All that decides a dataset's content, for `dataset.json`.
+
+    Args:
+        engine: what decides the pixels.
+        seed, split: of the latents.
+        given: raw latents that do not come from the seed.
+        conditional: images 2i and 2i + 1 are a positive pair from it.
+    """
     preset = engine.preset.as_dict()
     for key in engine.preset.about():
         del preset[key]
@@ -117,6 +131,15 @@ def dataset_settings(
     latents: dict[str, Any] = {"source": "seed"}
     if given is not None:
         latents = {"source": "file", "count": len(given), "sha256": latents_digest(given)}
+    elif conditional is not None:
+        check_renderable(conditional)
+        process = PairProcess(raw_box(), conditional)
+        latents = {
+            "source": "pairs",
+            "space": space_as_dict(process.space),
+            "marginal": process.marginal.as_dict(),
+            "conditional": conditional.as_dict(),
+        }
     return {
         "preset": preset,
         "mesh_sha256": mesh,

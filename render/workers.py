@@ -85,7 +85,13 @@ class _Worker:
     heard: float = dataclasses.field(default_factory=time.monotonic)
 
 
-def _redirect_output(log: Path) -> None:
+def usable_processors() -> int:
+    """How many processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def redirect_output(log: Path) -> None:
     """Sends what this process prints, Blender's own output below Python included, to a file."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -107,7 +113,7 @@ def _worker_main(
     """A worker process: renders what the pipe hands it until the pipe closes."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        _redirect_output(log)
+        redirect_output(log)
         faulthandler.enable()
         engine = factory(settings, threads=threads, device_index=device_index, scratch=scratch)
     except BaseException as error:
@@ -469,7 +475,7 @@ def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
 
 def _call_main(pipe: Connection, function: Any, args: tuple[Any, ...], log: Path) -> None:
     try:
-        _redirect_output(log)
+        redirect_output(log)
         pipe.send(function(*args))
     except Exception as error:
         traceback.print_exc()

@@ -16,6 +16,7 @@ from threedident.errors import DatasetError, RenderError, ThreeDIdentError, Usag
 from threedident.factors import FACTOR_NAMES, factor_index
 
 if TYPE_CHECKING:
+    from threedident.distributions import Distribution
     from threedident.presets import Preset
     from threedident.render.job import Summary
     from threedident.store import DatasetDir
@@ -145,6 +146,112 @@ def _render_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _conditional_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option(
+            "--change",
+            metavar="K",
+            help="Only K of the factors, chosen anew for each pair, change; or LEAST-MOST of them.",
+        ),
+        click.option(
+            "--unchanged",
+            multiple=True,
+            metavar="FACTOR|GROUP",
+            help="A factor or group that both members share (content). Can be repeated.",
+        ),
+        click.option("--beta", type=float, help="Exponent of gennorm.  [default: 3]"),
+        click.option("--lambda", "lam", metavar="WIDTH", help="Scale of laplace or gennorm."),
+        click.option(
+            "--sigma",
+            metavar="WIDTH",
+            help="Standard deviation of normal, in raw units; or one per factor: 0.1,0.2,...",
+        ),
+        click.option(
+            "--conditional",
+            metavar="NAME",
+            help="p(z~ | z): normal, laplace, gennorm (generalised normal) or uniform.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def _parse_conditional(
+    name: str | None,
+    sigma: str | None,
+    lam: str | None,
+    beta: float | None,
+    unchanged: tuple[str, ...],
+    change: str | None,
+    factors: tuple[str, ...] = FACTOR_NAMES,
+) -> Distribution:
+    """The conditional that the options describe, over the columns `factors`."""
+    from threedident.distributions import (
+        Change,
+        GeneralizedNormal,
+        Laplace,
+        Normal,
+        PerFactor,
+        Unchanged,
+        Uniform,
+    )
+    from threedident.factors import factor_columns
+
+    takes = {"normal": {"--sigma"}, "laplace": {"--lambda"}, "gennorm": {"--lambda", "--beta"}}
+    takes["uniform"] = set()
+    if name not in takes:
+        raise UsageError(f"--conditional must be one of {', '.join(takes)}, found {name!r}")
+    given = {"--sigma": sigma, "--lambda": lam, "--beta": beta}
+    for option, value in given.items():
+        if value is not None and option not in takes[name]:
+            raise UsageError(f"--conditional {name} takes no {option}")
+    for option in takes[name] - {"--beta"}:
+        if given[option] is None:
+            raise UsageError(
+                f"--conditional {name} needs {option}, its width in raw units "
+                "(the published default is 0.1)"
+            )
+
+    held = {FACTOR_NAMES[c] for c in factor_columns(unchanged)}
+    moving = [column for column, factor in enumerate(factors) if factor not in held]
+    if not moving:
+        raise UsageError("--unchanged leaves no factor that changes")
+
+    def width(option: str) -> float | tuple[float, ...]:
+        text = str(given[option])
+        try:
+            values = tuple(float(part) for part in text.split(","))
+        except ValueError:
+            raise UsageError(
+                f"{option}: expected a number or a list of them, found {text!r}"
+            ) from (None)
+        if len(values) == 1:
+            return values[0]
+        if len(values) != len(factors):
+            raise UsageError(f"{option} has {len(values)} widths, expected {len(factors)} or one")
+        return tuple(values[column] for column in moving)
+
+    made: Distribution
+    match name:
+        case "normal":
+            made = Normal(width("--sigma"))
+        case "laplace":
+            made = Laplace(width("--lambda"))
+        case "gennorm":
+            made = GeneralizedNormal(width("--lambda"), 3.0 if beta is None else beta)
+        case _:
+            made = Uniform()
+    if change is not None:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", change)
+        if not match:
+            raise UsageError(f"--change expects K or LEAST-MOST, found {change!r}")
+        made = Change(made, int(match[1]) if match[2] is None else (int(match[1]), int(match[2])))
+    if not held:
+        return made
+    still = tuple(column for column in range(len(factors)) if column not in moving)
+    return PerFactor(((tuple(moving), made), (still, Unchanged())))
+
+
 def _parse_part(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if not match or not int(match[1]) < int(match[2]):
@@ -153,8 +260,19 @@ def _parse_part(text: str) -> tuple[int, int]:
 
 
 @main.command()
-@click.option("--n", "count", type=int, help="Images.  [default: 250000; val and test: 25000]")
+@click.option(
+    "--n",
+    "count",
+    type=int,
+    help="Images, or pairs with --pairs.  [default: 250000; val and test: 25000]",
+)
 @click.option("--out", type=PATH, required=True, help="The dataset's directory.")
+@click.option(
+    "--pairs",
+    is_flag=True,
+    help="Images 2i and 2i + 1 are a positive pair, drawn exactly from --conditional.",
+)
+@_conditional_options
 @_generator_options
 @click.option(
     "--split", default="train", show_default=True, metavar="NAME", help="train, val or test."
@@ -196,6 +314,13 @@ def _parse_part(text: str) -> tuple[int, int]:
 def render(
     count: int | None,
     out: Path,
+    pairs: bool,
+    conditional: str | None,
+    sigma: str | None,
+    lam: str | None,
+    beta: float | None,
+    unchanged: tuple[str, ...],
+    change: str | None,
     preset: str,
     shape: str | None,
     material: str | None,
@@ -250,8 +375,15 @@ def render(
     for warning in () if generator.shape in SHAPES else mesh.warnings():
         click.echo(f"warning: {warning}", err=True)
     given = load_raw_latents(latents_file) if latents_file else None
+    process = None
+    if pairs:
+        if given is not None:
+            raise UsageError("--pairs draws the latents itself: leave out --latents")
+        process = _parse_conditional(conditional, sigma, lam, beta, unchanged, change)
+    elif any(o not in (None, ()) for o in (conditional, sigma, lam, beta, unchanged, change)):
+        raise UsageError("a conditional is for positive pairs: add --pairs")
     if given is None:
-        total = SPLIT_SIZES[split] if count is None else count
+        total = (SPLIT_SIZES[split] if count is None else count) * (2 if pairs else 1)
     else:
         total = len(given) if count is None else count
         if total > len(given):
@@ -266,7 +398,7 @@ def render(
     settings = EngineSettings(generator, resolution, quality, kind, engine, found.version)
     dataset = DatasetDir.create_or_open(
         out,
-        dataset_settings(settings, seed=seed, split=split, given=given),
+        dataset_settings(settings, seed=seed, split=split, given=given, conditional=process),
         shard_size=shard_size,
         compression=compression,
         about=generator.about(),
@@ -472,11 +604,13 @@ def _check_figure(target: Path) -> None:
 
 
 def _save_figure(figure: Any, target: Path) -> None:
+    """Saves a picture of Pillow's or a figure of matplotlib's."""
     from threedident.files import explaining_write_errors
 
     _check_figure(target)
+    save = getattr(figure, "savefig", None) or figure.save
     with explaining_write_errors(target):
-        figure.save(target)
+        save(target)
     click.echo(f"wrote {target}")
 
 
@@ -509,9 +643,12 @@ def info(dataset: Path) -> None:
         click.echo("imported from the published layout: what rendered it is not recorded")
         return
     click.echo(f"preset     {preset.name}: {preset.shape}, {preset.material}, hue {preset.hue}")
-    latents = settings["latents"]["source"]
     seeded = f"{settings['split']} split, seed {settings['seed']}"
-    click.echo(f"latents    {seeded if latents == 'seed' else 'given in a file'}")
+    if settings["latents"]["source"] == "file":
+        seeded = "given in a file"
+    click.echo(f"latents    {seeded}")
+    if manifest.pair_process:
+        click.echo(f"pairs      images 2i and 2i + 1, z~ from {manifest.pair_process.conditional}")
     click.echo(
         f"engine     {engine['name']} {engine['version']} on {engine['device']}, "
         f"quality {engine['quality']} (recipe {engine['recipe']})"
@@ -577,6 +714,72 @@ def stats(dataset: Path) -> None:
 
 @main.command()
 @click.argument("dataset", type=PATH)
+@_conditional_options
+@click.option(
+    "--factors",
+    multiple=True,
+    metavar="FACTOR|GROUP",
+    help="Match on these alone; the others vary freely. Can be repeated.  [default: all]",
+)
+@click.option("--index", default="auto", show_default=True, help="auto, exact, ivf or hnsw.")
+@click.option("--draws", type=click.IntRange(100), default=20_000, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
+@click.option("--out", type=PATH, help="A figure.")
+@click.option("--json", "json_out", type=PATH, help="The numbers, as JSON.")
+def pairs(
+    dataset: Path,
+    conditional: str | None,
+    sigma: str | None,
+    lam: str | None,
+    beta: float | None,
+    unchanged: tuple[str, ...],
+    change: str | None,
+    factors: tuple[str, ...],
+    index: str,
+    draws: int,
+    seed: int,
+    out: Path | None,
+    json_out: Path | None,
+) -> None:
+    """Measure how far a dataset's positive pairs follow the conditional that they are asked for.
+
+    Rendered latents stand in for drawn ones, and ten dimensions are sparsely filled: this
+    says what that does to the spread and shape of z~ - z, for pairs matched to the nearest
+    and for pairs resampled among the rendered, and from which width on it no longer matters.
+    """
+    from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.pairs import PositivePairs
+    from threedident.datasets.realised import examine, examine_pairs, figure, table
+    from threedident.files import write_json
+
+    if out is not None:
+        _check_figure(out)
+    data = ThreeDIdent(dataset, factors=factors or None)
+    manifest = data.source.manifest
+    if manifest is not None and manifest.pair_process is not None:
+        if any(o not in (None, ()) for o in (conditional, sigma, lam, beta, unchanged, change)):
+            raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
+        report = examine_pairs(PositivePairs(data), draws, seed)
+        what = f"{report.images // 2} rendered pairs"
+    else:
+        names = data.factor_names
+        asked = _parse_conditional(conditional, sigma, lam, beta, unchanged, change, names)
+        matched = PositivePairs(data, conditional=asked, index=index, seed=seed)
+        assert matched.matcher is not None
+        report = examine(matched.matcher, matched.process, names, draws=draws, seed=seed)
+        what = f"{report.images} images, {matched.matcher.factory}"
+    click.echo(f"{dataset}: {what}; {report.conditional}, {draws} draws")
+    for line in table(report):
+        click.echo(line)
+    if json_out is not None:
+        write_json(json_out, report.as_dict())
+        click.echo(f"wrote {json_out}")
+    if out is not None:
+        _save_figure(figure(report, f"{dataset.name}: {report.conditional}"), out)
+
+
+@main.command()
+@click.argument("dataset", type=PATH)
 @click.option("--out", type=PATH, required=True, help="The file, e.g. train.h5.")
 @click.option("--compression", metavar="NAME", help="none or gzip.  [default: the dataset's]")
 def pack(dataset: Path, out: Path, compression: str | None) -> None:
@@ -614,6 +817,139 @@ def convert(dataset: Path, out: Path, form: str, compression: str | None) -> Non
         else:
             raise UsageError(f"{dataset} is no published layout: only that converts to shards")
     click.echo(f"wrote {out}: {count} images")
+
+
+@main.command()
+@click.option("--out", type=PATH, help="The directory to write; not needed with --list.")
+@click.option(
+    "--record",
+    type=click.IntRange(1),
+    default=4502485,
+    show_default=True,
+    help="Zenodo's number of the release.",
+)
+@click.option(
+    "--files",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only this file of the record. Can be repeated.  [default: all]",
+)
+@click.option(
+    "--api",
+    default="https://zenodo.org/api",
+    show_default=True,
+    metavar="URL",
+    help="Zenodo's, or that of another Invenio repository.",
+)
+@click.option(
+    "--keep-archives/--remove-archives",
+    "keep",
+    default=True,
+    show_default=True,
+    help="Once they are unpacked.",
+)
+@click.option("--list", "listing", is_flag=True, help="Print the files and their sizes, only.")
+def download(
+    out: Path | None, record: int, names: tuple[str, ...], api: str, keep: bool, listing: bool
+) -> None:
+    """Fetch the published dataset from Zenodo, check it and unpack it.
+
+    Run the same command again after any interruption: it goes on where it was stopped.
+    """
+    from threedident.datasets import download as fetching
+
+    if out is None and not listing:
+        raise UsageError("--out is missing: the directory to write")
+    with fetching.open_session() as session:
+        files = fetching.list_record(session, record, api)
+        there = [file.name for file in files]
+        for name in names:
+            if name not in there:
+                raise UsageError(f"the record has no file {name!r}: it has {', '.join(there)}")
+        files = [file for file in files if not names or file.name in names]
+        if out is None or listing:
+            for file in files:
+                click.echo(f"{file.size / 1e6:>12.1f} MB  {file.name}")
+            return
+        try:
+            new = fetching.download(session, files, out, remove_archives=not keep)
+        except KeyboardInterrupt:
+            click.echo("what has been fetched is kept: run the same command again", err=True)
+            raise
+    if not new:
+        click.echo(f"{out}: everything is there already, nothing was fetched")
+    for file in new:
+        click.echo(f"{file.name}: {file.size / 1e6:.1f} MB, checksum as recorded")
+    layouts = fetching.find_layouts(out)
+    if not layouts:
+        click.echo(f"{out} holds no published layout (images/ and raw_latents.npy)")
+    for layout in layouts:
+        click.echo(f"the published layout lies in {layout}; look at it, and check what made it:")
+        for command in ("info", "compare-release"):
+            click.echo(f"  3dident {command} {shlex.quote(str(layout))}")
+
+
+@main.command(name="compare-release")
+@click.argument("dataset", type=PATH)
+@click.option(
+    "--n", "count", type=click.IntRange(1, 1000), default=16, show_default=True, help="Images."
+)
+@click.option(
+    "--preset",
+    "names",
+    multiple=True,
+    default=("3dident", "3dident-wrapped"),
+    show_default=True,
+    metavar="NAME|FILE.toml",
+    help="A candidate for what made the dataset. Can be repeated.",
+)
+@click.option("--out", type=PATH, help="A contact sheet: the images, and each preset's render.")
+@click.option(
+    "--engine", default="direct", show_default=True, metavar="NAME", help="cycles or direct."
+)
+@click.option("--quality", default="standard", show_default=True, metavar="LEVEL")
+@click.option("--workers", type=click.IntRange(1), help="Render processes.")
+@click.option("--device", default="auto", show_default=True, metavar="KIND")
+def compare_release(
+    dataset: Path,
+    count: int,
+    names: tuple[str, ...],
+    out: Path | None,
+    engine: str,
+    quality: str,
+    workers: int | None,
+    device: str,
+) -> None:
+    """Say which preset made a dataset, such as the published one: its hues wrapped or not.
+
+    Its latents are held against each preset's, and some of its images against renders of the
+    same raw latents, at the dataset's resolution.
+    """
+    from threedident.datasets import release
+    from threedident.datasets.reading import open_source
+    from threedident.presets import load_preset
+
+    if out is not None:
+        _check_figure(out)
+    presets = [load_preset(name) for name in names]
+    with open_source(dataset) as source:
+        click.echo(f"{dataset}: {len(source)} images")
+        for line in release.describe_latents(source, presets):
+            click.echo(line)
+        found = release.compare(
+            source,
+            presets,
+            count=count,
+            engine=engine,
+            quality=quality,
+            device=device,
+            workers=workers,
+        )
+    for line in found.lines():
+        click.echo(line)
+    if out is not None:
+        _save_figure(found.figure(), out)
 
 
 @main.command()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.distributions import PairProcess, parse_distribution
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTORS
 from threedident.files import (
@@ -27,6 +28,7 @@ from threedident.files import (
     write_json,
 )
 from threedident.latents import check_raw_latents, sample_raw_latents
+from threedident.partners import sample_pair_latents
 from threedident.presets import Preset, parse_preset
 from threedident.shards import (
     ImageSums,
@@ -37,6 +39,7 @@ from threedident.shards import (
     read_sums,
     storage_options,
 )
+from threedident.spaces import parse_space
 
 FORMAT = "3dident"
 FORMAT_VERSION = 1
@@ -100,6 +103,18 @@ class Manifest:
         """The generator; None for an imported dataset, which does not say."""
         data = self.settings["preset"]
         return None if data is None else parse_preset({**data, **self.about}, MANIFEST)
+
+    @property
+    def pair_process(self) -> PairProcess | None:
+        """How images 2i and 2i + 1 were drawn as a pair; None where they were not."""
+        data = self.settings["latents"]
+        if data["source"] != "pairs":
+            return None
+        return PairProcess(
+            parse_space(data["space"]),
+            parse_distribution(data["conditional"]),
+            parse_distribution(data["marginal"]),
+        )
 
     @property
     def resolution(self) -> int:
@@ -183,6 +198,7 @@ def parse_manifest(data: Any, path: Path) -> Manifest:
             manifest.settings[key]
         for key in ("name", "version", "device", "quality"):
             manifest.engine[key]
+        manifest.pair_process  # noqa: B018  # complains
         fits = manifest.fingerprint == data["fingerprint"]
         fits = fits and manifest.shard_size > 0 and manifest.resolution > 0
     except (
@@ -322,6 +338,15 @@ class DatasetDir:
         if source["source"] == "seed":
             raw = sample_raw_latents(
                 indices, seed=self.manifest.settings["seed"], split=self.manifest.settings["split"]
+            )
+        elif source["source"] == "pairs":
+            process = self.manifest.pair_process
+            assert process is not None
+            raw = sample_pair_latents(
+                indices,
+                seed=self.manifest.settings["seed"],
+                split=self.manifest.settings["split"],
+                conditional=process.conditional,
             )
         elif source["source"] == "imported":
             raise DatasetError(f"{self.root} was imported: its latents are in its shards alone")

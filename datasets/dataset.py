@@ -1,0 +1,284 @@
+"""`ThreeDIdent`: images and latents, as a PyTorch dataset."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.datasets.reading import Source, open_source
+from threedident.errors import DatasetError, MissingExtraError, UsageError
+from threedident.factors import FACTOR_NAMES, factor_columns
+from threedident.presets import Preset
+from threedident.progress import Progress
+from threedident.shards import ImageSums
+from threedident.store import statistics
+
+try:
+    import torch
+    from torch.utils import data
+except ImportError as error:
+    raise MissingExtraError("torch", "train", "loading a dataset in PyTorch") from error
+
+Transform = Callable[[Any], Any]
+
+TARGETS = ("raw_latents", "latents")
+_SAMPLED = 4096  # images whose statistics stand for all, where none are recorded
+_READ_AT_ONCE = 64
+
+
+class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
+    """A dataset in any of its forms: shard directory, packed file, published layout.
+
+    An item is `(image, latents)`. The image is a uint8 tensor (3, H, W), unless there is a
+    transform: that gets a PIL image, as in torchvision. It can be read from threads, and from
+    forked and spawned DataLoader workers.
+
+    Attributes:
+        raw_latents: (N, n) float32 tensor, in [-1, 1]; the chosen factors' columns.
+        latents: (N, n) float32 tensor, what they mean in the scene (m, rad).
+        factor_names: the columns' names.
+        columns: their places among the ten factors.
+        preset: the generator; None where it is not recorded (the published layout).
+        source: the files behind it.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        factors: str | Iterable[str] | None = None,
+        *,
+        target: str = "raw_latents",
+        cache: str | torch.device | None = None,
+    ) -> None:
+        """Opens a dataset; which form it has is found out.
+
+        Args:
+            root: a dataset directory, a packed file, or a folder in the published layout.
+            transform: of the PIL image.
+            target_transform: of the latents, a float32 tensor (n,).
+            factors: names of factors or groups, which choose and order the latents' columns;
+                None: all ten.
+            target: raw_latents or latents, whichever an item holds.
+            cache: None; "ram" to read all images into memory at once; or a device such as
+                "cuda", to hold them there for `images`.
+
+        Raises:
+            DatasetError: it is no dataset, or damaged.
+            UsageError: an argument does not fit, or the images do not fit where they should.
+        """
+        if target not in TARGETS:
+            raise UsageError(f"target must be one of {', '.join(TARGETS)}, found {target!r}")
+        self.root = Path(root)
+        self.transform = transform
+        self.target_transform = target_transform
+        names = FACTOR_NAMES if factors is None else factors
+        self.columns = factor_columns([names] if isinstance(names, str) else names)
+        if not self.columns:
+            raise UsageError("factors names no factor")
+        self.factor_names = tuple(FACTOR_NAMES[c] for c in self.columns)
+        self.source: Source = open_source(root)
+        columns = list(self.columns)
+        self.raw_latents = torch.from_numpy(self.source.raw_latents[:, columns])
+        self.latents = torch.from_numpy(self.source.latents[:, columns])
+        self._target = getattr(self, target)
+        manifest = self.source.manifest
+        self.preset: Preset | None = manifest.preset if manifest else None
+        self._stats: dict[str, Any] | None = None
+        self._cached: torch.Tensor | None = None
+        if cache is not None:
+            self._cached = self._load(torch.device("cpu" if cache == "ram" else cache))
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Image and latents.
+
+        Raises:
+            IndexError: there is no such image.
+            DatasetError: it cannot be read.
+        """
+        number = range(len(self))[index]
+        pixels = self.images([number])[0]
+        image: Any = pixels
+        if self.transform is not None:
+            from PIL import Image
+
+            image = self.transform(Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()))
+        latents: Any = self._target[number]
+        if self.target_transform is not None:
+            latents = self.target_transform(latents)
+        return image, latents
+
+    def images(self, indices: Sequence[int] | torch.Tensor) -> torch.Tensor:
+        """Many images at once, without transforms.
+
+        Args:
+            indices: image numbers in [0, N).
+
+        Returns:
+            (k, 3, H, W) uint8 in channels-last memory format, on the cache's device.
+
+        Raises:
+            DatasetError: one cannot be read.
+        """
+        if self._cached is not None:
+            rows = torch.as_tensor(indices, dtype=torch.int64, device=self._cached.device)
+            return self._cached[rows].permute(0, 3, 1, 2)
+        out = np.empty((len(indices), *self.source.shape), np.uint8)
+        self.read_into(indices, out)
+        return torch.from_numpy(out).permute(0, 3, 1, 2)
+
+    def read_into(self, indices: Sequence[int] | torch.Tensor, out: npt.NDArray[np.uint8]) -> None:
+        """Like `images`, into an array (k, H, W, 3)."""
+        numbers = indices.tolist() if isinstance(indices, torch.Tensor) else indices
+        if self._cached is not None:
+            torch.index_select(
+                self._cached,
+                0,
+                torch.as_tensor(numbers, dtype=torch.int64, device=self._cached.device),
+                out=torch.from_numpy(out),
+            )
+        else:
+            self.source.read(numbers, out)
+
+    @property
+    def cache_device(self) -> torch.device | None:
+        """Where the images are held; None where they are read from the disk."""
+        return None if self._cached is None else self._cached.device
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Mean of each channel (R, G, B) over all pixels, in [0, 1]."""
+        return tuple(self._statistics()["mean"])
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Per channel, the mean over images of the standard deviation within one image.
+
+        The definition of the published statistics. A dataset's other figures are in
+        `3dident stats`.
+        """
+        return tuple(self._statistics()["std_within_image"])
+
+    def normalization(self) -> Normalize:
+        """The module that normalises this dataset's uint8 images."""
+        return Normalize(self.mean, self.std)
+
+    def _statistics(self) -> dict[str, Any]:
+        """Recorded, or of up to 4,096 images, evenly spread, where nothing is."""
+        if self._stats is None:
+            self._stats = self.source.stats() or self._measure()
+        return self._stats
+
+    def _measure(self) -> dict[str, Any]:
+        count = min(len(self), _SAMPLED)
+        numbers = np.linspace(0, len(self) - 1, count).round().astype(int).tolist()
+        sums = ImageSums()
+        for start in range(0, count, _READ_AT_ONCE):
+            some = self.images(numbers[start : start + _READ_AT_ONCE]).permute(0, 2, 3, 1)
+            sums = sums + ImageSums.of(some.cpu().numpy(), np.full(len(some), np.nan))
+        return statistics(sums)
+
+    def _load(self, device: torch.device) -> torch.Tensor:
+        shape = (len(self), *self.source.shape)
+        size = int(np.prod(shape, dtype=np.int64))
+        try:
+            if device.type == "cpu":
+                _check_memory(size)
+            cached = torch.empty(shape, dtype=torch.uint8, device=device)
+        except (RuntimeError, MemoryError, AssertionError) as error:
+            raise UsageError(
+                f"{len(self)} images need {size / 1e9:.1f} GB on {device}, which cannot be had "
+                f"({str(error).splitlines()[0]}): leave out cache, or choose another"
+            ) from error
+        starts = range(0, len(self), _READ_AT_ONCE)
+
+        def load(start: int) -> int:
+            numbers = range(start, min(start + _READ_AT_ONCE, len(self)))
+            block = cached[start : numbers.stop]
+            if device.type == "cpu":
+                self.source.read(numbers, block.numpy())
+            else:
+                pixels = np.empty((len(numbers), *self.source.shape), np.uint8)
+                self.source.read(numbers, pixels)
+                block.copy_(torch.from_numpy(pixels))
+            return len(numbers)
+
+        threads = min(8, os.cpu_count() or 1)
+        with (
+            Progress(f"reading into {device}", len(self)) as progress,
+            concurrent.futures.ThreadPoolExecutor(threads) as executor,
+        ):
+            for done in executor.map(load, starts):
+                progress.advance(done)
+        return cached
+
+
+def _check_memory(size: int) -> None:
+    """Refuses at once what memory cannot hold, where the system says what it has."""
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        with Path("/proc/meminfo").open() as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    free = int(line.split()[1]) * 1024
+    except (OSError, ValueError, AttributeError):
+        return
+    if size > free:
+        raise MemoryError(f"{free / 1e9:.1f} GB are available")
+
+
+class Normalize(torch.nn.Module):
+    """uint8 images (..., 3, H, W) to float32: (x / 255 - mean) / std, on the module's device.
+
+    Args:
+        mean, std: per channel, in [0, 1].
+
+    Raises:
+        UsageError: not three numbers each, or a std that is not above 0.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if len(mean) != 3 or len(std) != 3 or not all(s > 0 for s in std):
+            raise UsageError(f"expected three means and three stds > 0, found {mean} and {std}")
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(std)[:, None, None])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Normalised images, float32, in the memory format of the given ones.
+
+        Raises:
+            UsageError: they are not uint8.
+        """
+        if images.dtype != torch.uint8:
+            raise UsageError(f"expected uint8 images, found {images.dtype}")
+        scaled: torch.Tensor = (images.float() - 255 * self.mean) / (255 * self.std)
+        return scaled
+
+
+def require_images(dataset: Any) -> ThreeDIdent:
+    """The dataset itself, if it is one of ours.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if isinstance(dataset, str | Path):
+        return ThreeDIdent(dataset)
+    if not isinstance(dataset, ThreeDIdent):
+        raise UsageError(f"expected a ThreeDIdent dataset or its path, found {dataset!r:.100}")
+    if not len(dataset):
+        raise DatasetError(f"{dataset.root} holds no image")
+    return dataset

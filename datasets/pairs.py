@@ -1,0 +1,329 @@
+"""Positive pairs of a dataset, a whole batch at a time."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.distributions import Distribution, PairProcess, Uniform
+from threedident.errors import MissingExtraError, UsageError
+from threedident.spaces import Box, Space
+
+try:
+    import torch
+    from torch.utils import data
+except ImportError as error:
+    raise MissingExtraError("torch", "train", "positive pairs") from error
+
+from threedident.datasets.matching import LatentMatcher, check_resampling, index_path
+from threedident.sampling import seeded
+
+Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+#: ((z, z~), (x, x~)): latents (B, n) float32, images (B, 3, H, W) uint8.
+Batch: TypeAlias = tuple[Pair, Pair]
+
+
+class BatchSource(Protocol):
+    """What gives batches by number; their content depends on (seed, epoch, number) alone."""
+
+    @property
+    def batches(self) -> int | None:
+        """How many batches there are in an epoch; None for no end."""
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """One batch; may be called from several threads."""
+
+
+class PairLoader:
+    """Iterates over batches, which threads of this process prepare ahead.
+
+    Every pass is the next epoch. Breaking off and starting again is a new pass.
+
+    Attributes:
+        epoch: of the next pass; set it to go on where an earlier run was.
+        start: the first batch of the next pass, to go on within an epoch; then 0 again.
+    """
+
+    def __init__(self, source: BatchSource, *, threads: int = 2, ahead: int = 2) -> None:
+        """Nothing starts before the first iteration.
+
+        Args:
+            source: of the batches.
+            threads: that prepare them.
+            ahead: batches beyond one a thread that wait for the training loop.
+
+        Raises:
+            UsageError: an argument does not fit.
+        """
+        if threads < 1 or ahead < 0:
+            raise UsageError(f"expected threads >= 1 and ahead >= 0, found {threads} and {ahead}")
+        self._source, self._threads, self._ahead = source, threads, ahead
+        self.epoch = 0
+        self.start = 0
+
+    def __len__(self) -> int:
+        """Batches in an epoch.
+
+        Raises:
+            TypeError: there is no end to them.
+        """
+        if self._source.batches is None:
+            raise TypeError("an endless source of pairs has no length")
+        return self._source.batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        epoch, first = self.epoch, self.start
+        self.epoch, self.start = epoch + 1, 0
+        end = self._source.batches
+        numbers = iter(itertools.count(first) if end is None else range(first, end))
+        return self._iterate(epoch, numbers)
+
+    def _iterate(self, epoch: int, numbers: Iterator[int]) -> Iterator[Batch]:
+        executor = concurrent.futures.ThreadPoolExecutor(self._threads, "pairs")
+        waiting: deque[concurrent.futures.Future[Batch]] = deque()
+        try:
+            for number in itertools.islice(numbers, self._threads + self._ahead):
+                waiting.append(executor.submit(self._source.batch, epoch, number))
+            while waiting:
+                batch = waiting.popleft().result()
+                for number in itertools.islice(numbers, 1):
+                    waiting.append(executor.submit(self._source.batch, epoch, number))
+                yield batch
+                del batch  # its buffer is free as soon as the user lets go of it
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)
+
+
+class Buffers:
+    """Arrays for batches of images, used again when nobody holds the last batch in one.
+
+    A fresh array of 150 MB costs as much to get from the system as to fill.
+    """
+
+    def __init__(self, *, pin_memory: bool = False) -> None:
+        self._pin = pin_memory
+        self._lock = threading.Lock()
+        self._free: dict[tuple[int, ...], list[npt.NDArray[np.uint8]]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_pin": self._pin}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(pin_memory=state["_pin"])  # type: ignore[misc]
+
+    def take(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """A uint8 tensor of arbitrary content, this caller's until it and its views are gone."""
+        with self._lock:
+            free = self._free.setdefault(shape, [])
+            memory = free.pop() if free else None
+        if memory is None:
+            memory = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin).numpy()
+        # The tensor's storage holds this view, and nothing else does: when the view goes, so
+        # has every tensor on it.
+        lease = memory.view()
+        weakref.finalize(lease, self._give_back, shape, memory).atexit = False
+        return torch.from_numpy(lease)
+
+    def _give_back(self, shape: tuple[int, ...], memory: npt.NDArray[np.uint8]) -> None:
+        with self._lock:
+            self._free[shape].append(memory)
+
+
+class PositivePairs(data.Dataset[Batch]):
+    """Batches of positive pairs `((z, z~), (x, x~))` of a dataset.
+
+    z and z~ are the raw latents of the two images, (B, n) float32; x and x~ are uint8
+    (B, 3, H, W), channels last in memory, to be normalised on the model's device by
+    `dataset.normalization()`. The two are never the same image.
+
+    Where the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs,
+    every one once an epoch. Otherwise rendered latents stand in for drawn ones, and the
+    conditional is met only as far as they are dense: `3dident pairs` measures how far.
+
+    Iterate over `loader()`. As a dataset of batches this also works in a DataLoader:
+    `DataLoader(pairs, batch_size=None, num_workers=4)`, with `set_epoch` before each epoch.
+
+    Attributes:
+        process: space, marginal and conditional.
+        batches: in an epoch.
+        matcher: of drawn to rendered latents; None where the pairs are rendered.
+    """
+
+    def __init__(
+        self,
+        dataset: ThreeDIdent | str | Path,
+        space: Space | None = None,
+        conditional: Distribution | None = None,
+        *,
+        marginal: Distribution | None = None,
+        batch_size: int = 512,
+        batches: int | None = None,
+        seed: int = 0,
+        match: str = "nearest",
+        matcher: LatentMatcher | None = None,
+        index: str = "auto",
+        pin_memory: bool = False,
+    ) -> None:
+        """Opens the matcher; its index is kept beside the dataset.
+
+        Args:
+            dataset: whose raw latents (its chosen factors) are matched.
+            space: of the raw latents; None: the box [-1, 1]^n, or the dataset's own.
+            conditional: p(z~ | z); None only for a dataset of pairs.
+            marginal: p(z); None: uniform.
+            batch_size: pairs to a batch.
+            batches: in an epoch; None: as many as the dataset fills with its images as
+                anchors, at least 1.
+            seed: of the pairs.
+            match: nearest or resample, see `LatentMatcher`.
+            matcher: one that is there already; `match` and `index` are then ignored.
+            index: of the matcher.
+            pin_memory: whether images are put where a GPU can fetch them by itself.
+
+        Raises:
+            UsageError: an argument does not fit, or the space does not fit the factors.
+        """
+        self.dataset = require_images(dataset)
+        if batch_size < 1 or (batches is not None and batches < 1):
+            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        self._batch_size, self._seed = batch_size, seed
+        self._buffers = Buffers(pin_memory=pin_memory)
+        # In shared memory, so that worker processes see it change.
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._orders: dict[tuple[int, int], torch.Tensor] = {}
+        self.matcher = None
+        rendered = self._rendered_process()
+        if rendered is not None:
+            self.process = rendered
+            self._refuse_other(space, conditional, marginal)
+            anchors = len(self.dataset) // 2
+        else:
+            self.process = self._asked_process(space, conditional, marginal)
+            anchors = len(self.dataset)
+            self.matcher = matcher or self._make_matcher(match, index)
+        self.batches = max(1, anchors // batch_size) if batches is None else batches
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __getitem__(self, number: int) -> Batch:
+        """A batch of the epoch set last.
+
+        Raises:
+            IndexError: there is no such batch.
+        """
+        return self.batch(int(self._epoch), range(self.batches)[number])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch for `pairs[number]`, in worker processes as well."""
+        self._epoch.fill_(epoch)
+
+    def loader(self, *, threads: int = 2, ahead: int = 2) -> PairLoader:
+        """Batches of one epoch after the other, prepared by threads of this process."""
+        return PairLoader(self, threads=threads, ahead=ahead)
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """Batch `number` of an epoch."""
+        i, j = self.indices(epoch, number)
+        z = (self.dataset.raw_latents[i], self.dataset.raw_latents[j])
+        images = self._images(torch.cat([i, j]))
+        device = images.device
+        if device.type != "cpu":
+            z = (z[0].to(device), z[1].to(device))
+        count = len(i)
+        return z, (images[:count], images[count:])
+
+    def indices(self, epoch: int, number: int) -> Pair:
+        """The image numbers of a batch's pairs, (B,) int64 each.
+
+        They depend on the dataset, the process, the seed, the epoch and the number alone.
+        """
+        if self.matcher is None:
+            pairs = self._rendered_pairs(epoch, number)
+            return 2 * pairs, 2 * pairs + 1
+        generator = seeded(self._seed, epoch, number)
+        if self.matcher.match == "resample":
+            anchors = self.matcher.anchors(self.process, self._batch_size, generator)
+            return anchors, self.matcher.resample(anchors, self.process, generator).partners
+        z, z_tilde = self.process.sample(self._batch_size, generator=generator)
+        i, j = self.matcher.nearest_pairs(z.numpy(), z_tilde.numpy())
+        return torch.from_numpy(i), torch.from_numpy(j)
+
+    def _images(self, numbers: torch.Tensor) -> torch.Tensor:
+        place = self.dataset.cache_device
+        if place is not None and place.type != "cpu":
+            return self.dataset.images(numbers)
+        pixels = self._buffers.take((len(numbers), *self.dataset.source.shape))
+        self.dataset.read_into(numbers, pixels.numpy())
+        return pixels.permute(0, 3, 1, 2)
+
+    def _rendered_pairs(self, epoch: int, number: int) -> torch.Tensor:
+        """Pair numbers: positions in random orders of all pairs, one after the other."""
+        total = len(self.dataset) // 2
+        if not total:
+            raise UsageError(f"{self.dataset.root} holds no whole pair yet")
+        positions = number * self._batch_size + torch.arange(self._batch_size)
+        rounds = positions // total
+        found = torch.empty_like(positions)
+        for each in sorted(set(rounds.tolist())):
+            rows = rounds == each
+            found[rows] = self._order(epoch, each, total)[positions[rows] % total]
+        return found
+
+    def _order(self, epoch: int, number: int, total: int) -> torch.Tensor:
+        order = self._orders.get((epoch, number))
+        if order is None:
+            order = torch.randperm(total, generator=seeded(self._seed, epoch, number, 1))
+            self._orders = {**dict(list(self._orders.items())[-3:]), (epoch, number): order}
+        return order
+
+    def _rendered_process(self) -> PairProcess | None:
+        manifest = self.dataset.source.manifest
+        return manifest.pair_process if manifest else None
+
+    def _refuse_other(
+        self, space: Space | None, conditional: Distribution | None, marginal: Distribution | None
+    ) -> None:
+        asked = {"space": space, "conditional": conditional, "marginal": marginal}
+        for what, value in asked.items():
+            there = getattr(self.process, what)
+            if value is not None and value != there:
+                raise UsageError(
+                    f"{self.dataset.root} was rendered in pairs with {what} {there}, asked for "
+                    f"{value}: leave it out, or take a dataset of single images"
+                )
+
+    def _asked_process(
+        self, space: Space | None, conditional: Distribution | None, marginal: Distribution | None
+    ) -> PairProcess:
+        names = self.dataset.factor_names
+        if conditional is None:
+            raise UsageError(
+                f"{self.dataset.root} was not rendered in pairs: say from which conditional they "
+                "are drawn, e.g. Normal(0.3)"
+            )
+        space = Box(len(names)) if space is None else space
+        if space.n != len(names):
+            raise UsageError(
+                f"{space} has {space.n} dimensions, the dataset's latents {len(names)} "
+                f"({', '.join(names)}): choose other factors, or another space"
+            )
+        return PairProcess(space, conditional, marginal or Uniform())
+
+    def _make_matcher(self, match: str, index: str) -> LatentMatcher:
+        if match == "resample":
+            check_resampling(self.process)
+        dataset = self.dataset
+        path = index_path(dataset.root, dataset.columns, index, len(dataset))
+        return LatentMatcher(dataset.raw_latents, index=index, match=match, path=path)

@@ -1,0 +1,150 @@
+"""The synthetic benchmark: latents through an invertible random network (Z21, A.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from threedident.distributions import PairProcess
+from threedident.errors import MissingExtraError, UsageError
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("torch", "train", "the synthetic benchmark") from error
+
+from threedident.datasets.pairs import Pair, PairLoader
+from threedident.sampling import seeded
+
+_AT_ONCE = 5000  # matrices whose condition numbers are computed together
+
+
+class Mixing(torch.nn.Module):
+    """The mixing g: linear layers without bias, LeakyReLU between them; invertible.
+
+    Weights are uniform in [-1, 1] with columns scaled to length 1. Each layer is drawn until
+    its condition number is at most the smallest of `trials` draws, so that g neither folds
+    nor flattens the latents much. Nothing is trained.
+
+    Attributes:
+        condition_numbers: of each layer's matrix.
+        threshold: what they had to reach.
+    """
+
+    def __init__(
+        self,
+        n: int = 10,
+        *,
+        layers: int = 3,
+        negative_slope: float = 0.2,
+        trials: int = 25_000,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Draws the layers, on the CPU: the same for every device.
+
+        Args:
+            n: dimensions of latents and observations.
+            layers: how many.
+            negative_slope: of the LeakyReLU.
+            trials: draws that set the threshold.
+            seed: of the weights.
+            device: where it lives.
+
+        Raises:
+            UsageError: an argument does not fit.
+        """
+        super().__init__()
+        if n < 1 or layers < 1 or trials < 1 or not 0 < negative_slope <= 1:
+            raise UsageError(
+                "a mixing needs n, layers and trials >= 1 and a slope in (0, 1], found "
+                f"{n}, {layers}, {trials} and {negative_slope}"
+            )
+        generator = seeded(seed)
+        draws = _draws(n, generator)
+        seen, least = 0, torch.inf
+        while seen < trials:
+            least = min(least, float(next(draws)[1][: trials - seen].min()))
+            seen += _AT_ONCE
+        self.threshold = least
+        chosen: list[torch.Tensor] = []
+        numbers: list[float] = []
+        while len(chosen) < layers:
+            matrices, conditions = next(draws)
+            for row in (conditions <= least).nonzero()[:, 0].tolist()[: layers - len(chosen)]:
+                chosen.append(matrices[row])
+                numbers.append(float(conditions[row]))
+        self.condition_numbers = tuple(numbers)
+        self._slope = negative_slope
+        self.weights: torch.Tensor
+        self.register_buffer("weights", torch.stack(chosen).float().to(device))
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        """Observations (N, n) of latents (N, n)."""
+        x = z
+        for number, weight in enumerate(self.weights):
+            if number:
+                x = torch.nn.functional.leaky_relu(x, self._slope)
+            x = x @ weight.T
+        return x
+
+    def inverse(self, x: torch.Tensor) -> torch.Tensor:
+        """Latents (N, n) of observations (N, n)."""
+        z = x
+        for number, weight in reversed(list(enumerate(self.weights))):
+            z = torch.linalg.solve(weight, z.T).T
+            if number:
+                z = torch.nn.functional.leaky_relu(z, 1 / self._slope)
+        return z
+
+
+def _draws(n: int, generator: torch.Generator) -> Any:
+    """Endlessly: matrices (k, n, n) with columns of length 1, and their condition numbers."""
+    while True:
+        drawn = 2 * torch.rand(_AT_ONCE, n, n, generator=generator, dtype=torch.float64) - 1
+        matrices = drawn / drawn.norm(dim=1, keepdim=True)
+        values = torch.linalg.svdvals(matrices)
+        yield matrices, values[:, 0] / values[:, -1]
+
+
+class SyntheticPairs:
+    """Batches `((z, z~), (x, x~))` of exact pairs and their observations, made on the fly.
+
+    Attributes:
+        mixing: x = g(z); the pairs are made on its device.
+        process: of the pairs.
+        batches: in an epoch; None: there is no end.
+    """
+
+    def __init__(
+        self,
+        mixing: Mixing,
+        process: PairProcess,
+        *,
+        batch_size: int = 6144,
+        batches: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        """Nothing is drawn yet.
+
+        Raises:
+            UsageError: the mixing has another dimension than the process's space.
+        """
+        n = mixing.weights.shape[-1]
+        if process.space.n != n:
+            raise UsageError(f"the mixing takes {n} dimensions, found {process.space}")
+        if batch_size < 1:
+            raise UsageError(f"expected at least 1 pair to a batch, found {batch_size}")
+        self.mixing, self.process, self.batches = mixing, process, batches
+        self._batch_size, self._seed = batch_size, seed
+
+    def batch(self, epoch: int, number: int) -> tuple[Pair, Pair]:
+        """Batch `number` of an epoch: latents and observations, (B, n) float32."""
+        device = self.mixing.weights.device
+        generator = seeded(self._seed, epoch, number, device=device)
+        z, z_tilde = self.process.sample(self._batch_size, generator=generator)
+        with torch.no_grad():
+            return (z, z_tilde), (self.mixing(z), self.mixing(z_tilde))
+
+    def loader(self, *, threads: int = 1, ahead: int = 1) -> PairLoader:
+        """The batches in order, prepared by threads of this process."""
+        return PairLoader(self, threads=threads, ahead=ahead)

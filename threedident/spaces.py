@@ -1,0 +1,214 @@
+"""Latent spaces: box, sphere, unbounded space, and products of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import UsageError
+
+_ON_SPHERE = 1e-4  # how far off, relative to the radius, float32 arithmetic may leave a point
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    """The box [low, high]^n; raw latents of the dataset fill [-1, 1]^10.
+
+    Raises:
+        UsageError: n < 1, or low is not below high.
+    """
+
+    n: int
+    low: float = -1.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, 1)
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise UsageError(f"a box needs finite low < high, found [{self.low}, {self.high}]")
+
+    def sub(self, columns: Sequence[int]) -> Box:
+        """The box that some of the coordinates fill."""
+        return dataclasses.replace(self, n=len(columns))
+
+    def center(self) -> npt.NDArray[np.float64]:
+        """The middle, (n,): where marginals are centred by default."""
+        return np.full(self.n, (self.low + self.high) / 2)
+
+    def outside(self, points: Any) -> Any:
+        """Which of the points (..., n), numpy or torch, lie outside: bool (...)."""
+        # The other way round, a NaN would count as inside.
+        return ~((points >= self.low) & (points <= self.high)).all(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sphere:
+    """The sphere of radius r in R^n, S^(n-1): points have n coordinates.
+
+    Raises:
+        UsageError: n < 2, or the radius is not above 0.
+    """
+
+    n: int
+    r: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, 2)
+        if not (math.isfinite(self.r) and self.r > 0):
+            raise UsageError(f"a sphere needs a radius > 0, found {self.r}")
+
+    def sub(self, columns: Sequence[int]) -> Sphere:
+        """Refused: the coordinates of a sphere depend on each other."""
+        raise UsageError(
+            f"the coordinates of a sphere depend on each other: {len(columns)} of {self.n} cannot "
+            "have a distribution of their own; use a Product of spaces"
+        )
+
+    def center(self) -> npt.NDArray[np.float64]:
+        """The pole (r, 0, ..., 0): where marginals are centred by default."""
+        pole = np.zeros(self.n)
+        pole[0] = self.r
+        return pole
+
+    def outside(self, points: Any) -> Any:
+        """Which of the points (..., n), numpy or torch, lie off the sphere: bool (...)."""
+        off = abs((points**2).sum(-1) ** 0.5 - self.r)
+        return ~(off <= _ON_SPHERE * self.r)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unbounded:
+    """R^n.
+
+    Raises:
+        UsageError: n < 1.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        _check_dimensions(self, 1)
+
+    def sub(self, columns: Sequence[int]) -> Unbounded:
+        """The space that some of the coordinates fill."""
+        return Unbounded(len(columns))
+
+    def center(self) -> npt.NDArray[np.float64]:
+        """The origin: where marginals are centred by default."""
+        return np.zeros(self.n)
+
+    def outside(self, points: Any) -> Any:
+        """Which of the points (..., n), numpy or torch, are not finite: bool (...)."""
+        return ~(abs(points) < math.inf).all(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """A product of spaces: their coordinates, one after the other.
+
+    Raises:
+        UsageError: no part.
+    """
+
+    parts: tuple[Space, ...]
+
+    def __init__(self, *parts: Space) -> None:
+        if not parts:
+            raise UsageError("a product needs at least one space")
+        object.__setattr__(self, "parts", parts)
+
+    @property
+    def n(self) -> int:
+        """How many coordinates a point has."""
+        return sum(part.n for part in self.parts)
+
+    def blocks(self) -> list[tuple[int, ...]]:
+        """The columns of each part."""
+        ends = np.cumsum([0, *(part.n for part in self.parts)])
+        return [tuple(range(a, b)) for a, b in itertools.pairwise(ends.tolist())]
+
+    def sub(self, columns: Sequence[int]) -> Space:
+        """The part that has just these columns, or columns within one part.
+
+        Raises:
+            UsageError: they belong to several parts.
+        """
+        for block, part in zip(self.blocks(), self.parts, strict=True):
+            if tuple(columns) == block:
+                return part
+            if set(columns) <= set(block):
+                return part.sub([block.index(c) for c in columns])
+        raise UsageError(f"columns {tuple(columns)} belong to several parts of a product of spaces")
+
+    def center(self) -> npt.NDArray[np.float64]:
+        """The parts' centres."""
+        return np.concatenate([part.center() for part in self.parts])
+
+    def outside(self, points: Any) -> Any:
+        """Which of the points (..., n), numpy or torch, lie outside any part: bool (...)."""
+        off = None
+        for block, part in zip(self.blocks(), self.parts, strict=True):
+            here = part.outside(points[..., block[0] : block[-1] + 1])
+            off = here if off is None else off | here
+        return off
+
+
+Space: TypeAlias = Box | Sphere | Unbounded | Product
+
+_NAMES: dict[str, type[Any]] = {"box": Box, "sphere": Sphere, "unbounded": Unbounded}
+
+
+def check_points(space: Space, points: Any, what: str) -> None:
+    """Checks that points (N, n), numpy or torch, lie in a space.
+
+    Raises:
+        UsageError: wrong shape, or a point outside; it is named.
+    """
+    if points.ndim != 2 or points.shape[-1] != space.n:
+        raise UsageError(f"{what}: expected shape (N, {space.n}), found {tuple(points.shape)}")
+    outside = space.outside(points)
+    if outside.any():
+        row = int(np.argwhere(np.asarray(outside.tolist()))[0, 0])
+        values = ", ".join(f"{float(v):.4g}" for v in points[row])
+        raise UsageError(f"{what}: ({values}) in row {row} is not a point of {space}")
+
+
+def space_as_dict(space: Space) -> dict[str, Any]:
+    """A space as plain data, as in `dataset.json`."""
+    if isinstance(space, Product):
+        return {"name": "product", "parts": [space_as_dict(part) for part in space.parts]}
+    name = next(name for name, kind in _NAMES.items() if isinstance(space, kind))
+    return {"name": name, **dataclasses.asdict(space)}
+
+
+def parse_space(data: Any) -> Space:
+    """The space that plain data describe.
+
+    Raises:
+        UsageError: they describe none.
+    """
+    if isinstance(data, Mapping):
+        fields = {key: value for key, value in data.items() if key != "name"}
+        if data.get("name") == "product" and isinstance(fields.get("parts"), list):
+            return Product(*(parse_space(part) for part in fields["parts"]))
+        kind = _NAMES.get(str(data.get("name")))
+        if kind is not None and set(fields) == {f.name for f in dataclasses.fields(kind)}:
+            numbers = all(type(v) in (int, float) for v in fields.values())
+            if numbers:
+                space: Space = kind(**fields)
+                return space
+    raise UsageError(f"expected the description of a space, found {data!r:.200}")
+
+
+def _check_dimensions(space: Box | Sphere | Unbounded, least: int) -> None:
+    if type(space.n) is not int or space.n < least:
+        raise UsageError(
+            f"{type(space).__name__} needs a whole number of dimensions >= {least}, "
+            f"found {space.n!r}"
+        )
