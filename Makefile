@@ -17,13 +17,16 @@ demo: $(VENV)/ready
 	$(BIN)/3dident preview $(DEMO)/train --out $(DEMO)/preview.png
 	$(BIN)/3dident traverse --resolution 96 --out $(DEMO)/traversal.png
 	$(BIN)/3dident compare-engines --n 8 --out $(DEMO)/engines.png
+	$(BIN)/3dident render --engine direct --quality draft --resolution 32 --n 1000 --out $(DEMO)/small
+	$(BIN)/3dident pairs $(DEMO)/small --conditional normal --sigma 0.3 --out $(DEMO)/pairs.png
 	@echo
-	@echo "Look at $(DEMO)/preview.png (the images), $(DEMO)/traversal.png (what each factor does)"
-	@echo "and $(DEMO)/engines.png (both engines, and their difference times 16)."
+	@echo "Look at $(DEMO)/preview.png (the images), $(DEMO)/traversal.png (what each factor does),"
+	@echo "$(DEMO)/engines.png (both engines, and their difference times 16) and $(DEMO)/pairs.png"
+	@echo "(what matching to 1,000 images does to a conditional)."
 	@echo "The dataset is $(DEMO)/train; $(BIN)/3dident info $(DEMO)/train describes it."
 
 test: $(VENV)/ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 
 # mypy reads the package as it is installed: render/ is threedident.render only there.
 lint: $(VENV)/ready
@@ -40,12 +43,13 @@ format: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/render.py
 	$(BIN)/python benchmarks/storage.py
+	$(BIN)/python benchmarks/pairs.py
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "Python 3.11 is needed (bpy 4.5 has no other wheels): make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[render,direct,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[render,direct,train,dev]'
 	@$(BIN)/python -c 'import bpy' 2> /dev/null || { \
 		packages=$$($(BIN)/python -c 'from threedident.render.blender import DEBIAN_PACKAGES as p; print(p)'); \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \

@@ -33,6 +33,7 @@ from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.matching import LatentMatcher
 from threedident.datasets.pairs import PositivePairs
 from threedident.datasets.reading import Source, open_source
+from threedident.datasets.rendered import RenderedPairs
 from threedident.distributions import Normal
 from threedident.latents import sample_raw_latents
 
@@ -189,6 +190,7 @@ def main() -> None:
             f"\nimages: {ours * per_pair / 1e9:.2f} GB/s from the page cache; two threads copy "
             f"{copied / 1e9:.2f} GB/s in memory, so that is {ours * per_pair / copied:.0%} of it"
         )
+        rendered(arguments.seconds)
         if arguments.large:
             arguments.large.mkdir(parents=True, exist_ok=True)
             large = repeat(folder / "few.h5", arguments.large / "large.h5", arguments.images)
@@ -196,6 +198,16 @@ def main() -> None:
             found_rate = rate(large, latents, matcher, 3 * arguments.seconds)
             print(f"from a file of {size:.1f} GB: {found_rate:.0f} pairs/s")
             large.unlink()
+
+
+def rendered(seconds: float) -> None:
+    """Exact pairs rendered on demand, all processors, 64 x 64."""
+    print("\n| rendered on demand, 64 x 64 | images/s |\n| --- | --- |")
+    for quality in ("draft", "standard"):
+        options = {"resolution": 64, "batch_size": 64, "quality": quality}
+        with RenderedPairs(None, Normal(0.1), **options) as source:
+            speed = 2 * pairs_per_second(source.loader(), seconds)
+            print(f"| {quality} | {speed:.0f} |", flush=True)
 
 
 def matchers(latents: np.ndarray) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.reading import Source, open_source
+from threedident.datasets.reading import Source, check_numbers, open_source
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.presets import Preset
@@ -94,7 +95,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         self._stats: dict[str, Any] | None = None
         self._cached: torch.Tensor | None = None
         if cache is not None:
-            self._cached = self._load(torch.device("cpu" if cache == "ram" else cache))
+            self._cached = self._load("cpu" if cache == "ram" else cache)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -113,7 +114,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
             from PIL import Image
 
             image = self.transform(Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()))
-        latents: Any = self._target[number]
+        latents: Any = self._target[number].clone()  # the caller's own, to change as it likes
         if self.target_transform is not None:
             latents = self.target_transform(latents)
         return image, latents
@@ -128,27 +129,28 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
             (k, 3, H, W) uint8 in channels-last memory format, on the cache's device.
 
         Raises:
+            IndexError: there is no such image.
             DatasetError: one cannot be read.
         """
         if self._cached is not None:
-            rows = torch.as_tensor(indices, dtype=torch.int64, device=self._cached.device)
-            return self._cached[rows].permute(0, 3, 1, 2)
+            return self._cached[self._rows(indices, self._cached.device)].permute(0, 3, 1, 2)
         out = np.empty((len(indices), *self.source.shape), np.uint8)
         self.read_into(indices, out)
         return torch.from_numpy(out).permute(0, 3, 1, 2)
 
     def read_into(self, indices: Sequence[int] | torch.Tensor, out: npt.NDArray[np.uint8]) -> None:
         """Like `images`, into an array (k, H, W, 3)."""
-        numbers = indices.tolist() if isinstance(indices, torch.Tensor) else indices
-        if self._cached is not None:
-            torch.index_select(
-                self._cached,
-                0,
-                torch.as_tensor(numbers, dtype=torch.int64, device=self._cached.device),
-                out=torch.from_numpy(out),
-            )
+        if self._cached is None:
+            self.source.read(_plain(indices), out)
+        elif self._cached.device.type == "cpu":
+            rows = self._rows(indices, self._cached.device)
+            torch.index_select(self._cached, 0, rows, out=torch.from_numpy(out))
         else:
-            self.source.read(numbers, out)
+            torch.from_numpy(out).copy_(self.images(indices).permute(0, 2, 3, 1))
+
+    def _rows(self, indices: Sequence[int] | torch.Tensor, device: torch.device) -> torch.Tensor:
+        numbers = check_numbers(_plain(indices), len(self))
+        return torch.tensor(numbers, dtype=torch.int64, device=device)
 
     @property
     def cache_device(self) -> torch.device | None:
@@ -188,16 +190,17 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
             sums = sums + ImageSums.of(some.cpu().numpy(), np.full(len(some), np.nan))
         return statistics(sums)
 
-    def _load(self, device: torch.device) -> torch.Tensor:
+    def _load(self, place: str | torch.device) -> torch.Tensor:
         shape = (len(self), *self.source.shape)
-        size = int(np.prod(shape, dtype=np.int64))
+        size = math.prod(shape)
         try:
+            device = torch.device(place)
             if device.type == "cpu":
                 _check_memory(size)
             cached = torch.empty(shape, dtype=torch.uint8, device=device)
         except (RuntimeError, MemoryError, AssertionError) as error:
             raise UsageError(
-                f"{len(self)} images need {size / 1e9:.1f} GB on {device}, which cannot be had "
+                f"{len(self)} images need {size / 1e9:.1f} GB on {place}, which cannot be had "
                 f"({str(error).splitlines()[0]}): leave out cache, or choose another"
             ) from error
         starts = range(0, len(self), _READ_AT_ONCE)
@@ -221,6 +224,10 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
             for done in executor.map(load, starts):
                 progress.advance(done)
         return cached
+
+
+def _plain(indices: Sequence[int] | torch.Tensor) -> Sequence[int]:
+    return indices.tolist() if isinstance(indices, torch.Tensor) else indices
 
 
 def _check_memory(size: int) -> None:
@@ -270,13 +277,14 @@ class Normalize(torch.nn.Module):
 
 
 def require_images(dataset: Any) -> ThreeDIdent:
-    """The dataset itself, if it is one of ours.
+    """The dataset itself, if it is one of ours, or the one at a path.
 
     Raises:
         UsageError: it is something else.
+        DatasetError: it holds no image.
     """
     if isinstance(dataset, str | Path):
-        return ThreeDIdent(dataset)
+        dataset = ThreeDIdent(dataset)
     if not isinstance(dataset, ThreeDIdent):
         raise UsageError(f"expected a ThreeDIdent dataset or its path, found {dataset!r:.100}")
     if not len(dataset):

@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ EXACT_UP_TO = 20_000
 _NPROBE = 16
 _BLOCK = 512  # latents whose weights are summed before any is looked at
 _AT_ONCE = 2**24  # weights in memory
+
+if hasattr(os, "register_at_fork"):
+    # FAISS's threads do not survive a fork, and a forked process would wait for them for ever.
+    os.register_at_fork(after_in_child=lambda: faiss.omp_set_num_threads(1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +91,10 @@ class LatentMatcher:
         Raises:
             UsageError: an argument does not fit.
         """
-        array = np.ascontiguousarray(
-            latents.cpu().numpy() if isinstance(latents, torch.Tensor) else latents, np.float32
+        array = np.array(
+            latents.cpu().numpy() if isinstance(latents, torch.Tensor) else latents,
+            np.float32,
+            order="C",
         )
         if array.ndim != 2 or len(array) < 2 or not np.isfinite(array).all():
             raise UsageError(
@@ -121,8 +128,17 @@ class LatentMatcher:
 
         Returns:
             Euclidean distances (B, k), ascending, and image numbers (B, k).
+
+        Raises:
+            UsageError: the points have another dimension, or there are fewer than k latents.
         """
         queries = np.ascontiguousarray(points, np.float32)
+        count, n = self.latents.shape
+        if queries.ndim != 2 or queries.shape[1] != n or not 1 <= k <= count:
+            raise UsageError(
+                f"expected points of shape (B, {n}) and k in [1, {count}], found shape "
+                f"{queries.shape} and k = {k}"
+            )
         squared, found = self._open().search(queries, k)
         if (found < 0).any():  # too few latents in the cells that were searched
             exact = faiss.IndexFlatL2(self.latents.shape[1])
@@ -247,11 +263,14 @@ class LatentMatcher:
     def _open(self) -> Any:
         if self._index is None:
             if torch.utils.data.get_worker_info() is not None:
-                faiss.omp_set_num_threads(1)  # a forked process has no other threads
+                faiss.omp_set_num_threads(1)  # as torch does: there are other workers
             index = self._read() or self._build()
             with contextlib.suppress(RuntimeError):
                 inverted = faiss.extract_index_ivf(index)
                 inverted.nprobe = min(self._nprobe, inverted.nlist)
+                lists = faiss.downcast_InvertedLists(inverted.invlists)
+                if hasattr(lists, "prefetch_nthread"):  # mapped from a file, which is small
+                    lists.prefetch_nthread = 0  # a forked process would join these threads
                 index_of_cells = faiss.downcast_index(inverted.quantizer)
                 if hasattr(index_of_cells, "hnsw"):
                     index_of_cells.hnsw.efSearch = max(self._ef_search, self._nprobe)
@@ -274,7 +293,7 @@ class LatentMatcher:
                     faiss.write_index(index, str(temporary))
                     digest = _file_digest(temporary)
                 write_json(self._path.with_suffix(".json"), self._identity(digest))
-            except DatasetError as error:  # a read-only dataset works all the same
+            except (DatasetError, RuntimeError) as error:  # a read-only folder will do
                 Progress.print(f"the index is not kept: {error}")
         return index
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
-import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from threedident.datasets.dataset import ThreeDIdent, require_images
 from threedident.distributions import Distribution, PairProcess, Uniform
-from threedident.errors import MissingExtraError, UsageError
+from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.spaces import Box, Space
 
 try:
@@ -29,6 +28,8 @@ from threedident.datasets.matching import LatentMatcher, check_resampling, index
 from threedident.sampling import seeded
 
 Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+_MOST_FREE = 8  # arrays of a shape that are kept for later
+
 #: ((z, z~), (x, x~)): latents (B, n) float32, images (B, 3, H, W) uint8.
 Batch: TypeAlias = tuple[Pair, Pair]
 
@@ -107,27 +108,29 @@ class PairLoader:
 class Buffers:
     """Arrays for batches of images, used again when nobody holds the last batch in one.
 
-    A fresh array of 150 MB costs as much to get from the system as to fill.
+    A fresh array of 150 MB costs as much to get from the system as to fill. Pinned memory is
+    left to torch, which keeps it in the same way, and waits for copies to the GPU that are
+    still under way when their source is let go.
     """
 
     def __init__(self, *, pin_memory: bool = False) -> None:
+        if pin_memory and not torch.cuda.is_available():
+            raise UsageError("pin_memory is for a GPU, and torch finds none here: leave it out")
         self._pin = pin_memory
-        self._lock = threading.Lock()
         self._free: dict[tuple[int, ...], list[npt.NDArray[np.uint8]]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_pin": self._pin}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(pin_memory=state["_pin"])  # type: ignore[misc]
+        return {**self.__dict__, "_free": {}}
 
     def take(self, shape: tuple[int, ...]) -> torch.Tensor:
         """A uint8 tensor of arbitrary content, this caller's until it and its views are gone."""
-        with self._lock:
-            free = self._free.setdefault(shape, [])
-            memory = free.pop() if free else None
-        if memory is None:
-            memory = torch.empty(shape, dtype=torch.uint8, pin_memory=self._pin).numpy()
+        if self._pin:
+            return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
+        # No lock: the garbage collector may give an array back in the middle of this.
+        try:
+            memory = self._free.setdefault(shape, []).pop()
+        except IndexError:
+            memory = torch.empty(shape, dtype=torch.uint8).numpy()
         # The tensor's storage holds this view, and nothing else does: when the view goes, so
         # has every tensor on it.
         lease = memory.view()
@@ -135,8 +138,9 @@ class Buffers:
         return torch.from_numpy(lease)
 
     def _give_back(self, shape: tuple[int, ...], memory: npt.NDArray[np.uint8]) -> None:
-        with self._lock:
-            self._free[shape].append(memory)
+        free = self._free[shape]
+        if len(free) < _MOST_FREE:  # more was held at once, and will hardly be again
+            free.append(memory)
 
 
 class PositivePairs(data.Dataset[Batch]):
@@ -146,8 +150,8 @@ class PositivePairs(data.Dataset[Batch]):
     (B, 3, H, W), channels last in memory, to be normalised on the model's device by
     `dataset.normalization()`. The two are never the same image.
 
-    Where the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs,
-    every one once an epoch. Otherwise rendered latents stand in for drawn ones, and the
+    Where the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs, in
+    random order: each once an epoch, but for those that do not fill a batch. Otherwise rendered latents stand in for drawn ones, and the
     conditional is met only as far as they are dense: `3dident pairs` measures how far.
 
     Iterate over `loader()`. As a dataset of batches this also works in a DataLoader:
@@ -186,12 +190,14 @@ class PositivePairs(data.Dataset[Batch]):
                 anchors, at least 1.
             seed: of the pairs.
             match: nearest or resample, see `LatentMatcher`.
-            matcher: one that is there already; `match` and `index` are then ignored.
+            matcher: one of this dataset's latents that is there already; `match` and `index` are
+                then ignored.
             index: of the matcher.
             pin_memory: whether images are put where a GPU can fetch them by itself.
 
         Raises:
             UsageError: an argument does not fit, or the space does not fit the factors.
+            DatasetError: the dataset was rendered in pairs, and holds no whole one yet.
         """
         self.dataset = require_images(dataset)
         if batch_size < 1 or (batches is not None and batches < 1):
@@ -208,10 +214,13 @@ class PositivePairs(data.Dataset[Batch]):
             self.process = rendered
             self._refuse_other(space, conditional, marginal)
             anchors = len(self.dataset) // 2
+            if not anchors:
+                raise DatasetError(f"{self.dataset.root} holds no whole pair yet")
         else:
             self.process = self._asked_process(space, conditional, marginal)
             anchors = len(self.dataset)
-            self.matcher = matcher or self._make_matcher(match, index)
+            self.matcher = self._make_matcher(match, index) if matcher is None else matcher
+            self._check_matcher(self.matcher)
         self.batches = max(1, anchors // batch_size) if batches is None else batches
 
     def __len__(self) -> int:
@@ -271,8 +280,6 @@ class PositivePairs(data.Dataset[Batch]):
     def _rendered_pairs(self, epoch: int, number: int) -> torch.Tensor:
         """Pair numbers: positions in random orders of all pairs, one after the other."""
         total = len(self.dataset) // 2
-        if not total:
-            raise UsageError(f"{self.dataset.root} holds no whole pair yet")
         positions = number * self._batch_size + torch.arange(self._batch_size)
         rounds = positions // total
         found = torch.empty_like(positions)
@@ -322,8 +329,15 @@ class PositivePairs(data.Dataset[Batch]):
         return PairProcess(space, conditional, marginal or Uniform())
 
     def _make_matcher(self, match: str, index: str) -> LatentMatcher:
-        if match == "resample":
-            check_resampling(self.process)
         dataset = self.dataset
         path = index_path(dataset.root, dataset.columns, index, len(dataset))
         return LatentMatcher(dataset.raw_latents, index=index, match=match, path=path)
+
+    def _check_matcher(self, matcher: LatentMatcher) -> None:
+        if not np.array_equal(matcher.latents, self.dataset.raw_latents.numpy()):
+            raise UsageError(
+                f"the matcher has other latents, {matcher.latents.shape}, than {self.dataset.root}"
+                f", {tuple(self.dataset.raw_latents.shape)}: make it of the dataset's raw_latents"
+            )
+        if matcher.match == "resample":
+            check_resampling(self.process)

@@ -8,9 +8,10 @@ import contextlib
 import dataclasses
 import io
 import math
+import operator
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self, cast
@@ -55,6 +56,7 @@ class Source(Protocol):
         """Reads images into an array (k, H, W, 3), C-contiguous.
 
         Raises:
+            IndexError: there is no such image.
             DatasetError: one cannot be read.
         """
 
@@ -75,11 +77,25 @@ def read_images(source: Source, indices: Sequence[int]) -> UInt8:
     """Some images of a dataset, (k, H, W, 3).
 
     Raises:
+        IndexError: there is no such image.
         DatasetError: one cannot be read, or is not of the size of image 0.
     """
     images = np.empty((len(indices), *source.shape), np.uint8)
     source.read(indices, images)
     return images
+
+
+def check_numbers(indices: Iterable[Any], count: int) -> list[int]:
+    """Image numbers as plain ints.
+
+    Raises:
+        IndexError: one is not in [0, count).
+    """
+    numbers = [operator.index(i) for i in indices]
+    if numbers and not 0 <= min(numbers) <= max(numbers) < count:
+        wrong = next(i for i in numbers if not 0 <= i < count)
+        raise IndexError(f"there is no image {wrong}: expected 0 to {count - 1}")
+    return numbers
 
 
 @dataclasses.dataclass
@@ -101,6 +117,17 @@ class _Stack:
         return cls(path, first, file["images"].id.get_offset())
 
 
+@dataclasses.dataclass
+class _Handles:
+    """The files that a process has open; one that is forked from it opens its own."""
+
+    process: int = dataclasses.field(default_factory=os.getpid)
+    lock: Any = dataclasses.field(default_factory=threading.Lock)
+    files: collections.OrderedDict[Path, Any] = dataclasses.field(
+        default_factory=collections.OrderedDict
+    )
+
+
 class _Stacks:
     """Images in HDF5 files.
 
@@ -108,33 +135,31 @@ class _Stacks:
     forked process could share. Compressed ones go through h5py, with handles of this process.
     """
 
+    raw_latents: Float32
     shape: tuple[int, ...]
 
     def __init__(self) -> None:
         self._stacks: list[_Stack] = []
         self._starts: list[int] = []
-        self._reset()
+        self._handles = _Handles()
 
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._handles: collections.OrderedDict[Path, Any] = collections.OrderedDict()
-        self._process = os.getpid()
+    def __len__(self) -> int:
+        return len(self.raw_latents)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {"_lock", "_handles"}
-        return {key: value for key, value in self.__dict__.items() if key not in kept}
+        return {key: value for key, value in self.__dict__.items() if key != "_handles"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._reset()
+        self._handles = _Handles()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for handle in self._handles.values():
-            handle.close()
-        self._handles.clear()
+        for file in self._handles.files.values():
+            file.close()
+        self._handles.files.clear()
 
     def _add(self, stack: _Stack) -> None:
         self._stacks.append(stack)
@@ -149,10 +174,10 @@ class _Stacks:
         size = math.prod(self.shape)
         with contextlib.ExitStack() as stack:
             files: dict[Path, io.FileIO] = {}
-            for row, index in enumerate(indices):
+            for row, index in enumerate(check_numbers(indices, len(self))):
                 place = self._stacks[bisect.bisect_right(self._starts, index) - 1]
                 if place.offset is None:
-                    self._read_compressed(place, int(index), out[row])
+                    self._read_compressed(place, index, out[row])
                     continue
                 try:
                     file = files.get(place.path)
@@ -162,7 +187,7 @@ class _Stacks:
                             files.clear()
                         file = stack.enter_context(place.path.open("rb", buffering=0))
                         files[place.path] = file
-                    file.seek(place.offset + (int(index) - place.first) * size)
+                    file.seek(place.offset + (index - place.first) * size)
                     found = _read_into(file, memoryview(out[row]).cast("B"))
                 except OSError as error:
                     raise DatasetError(f"cannot read image {index}: {error}") from error
@@ -173,15 +198,17 @@ class _Stacks:
                     )
 
     def _read_compressed(self, place: _Stack, index: int, out: UInt8) -> None:
-        if self._process != os.getpid():
-            self._reset()
-        with self._lock:
+        handles = self._handles
+        if handles.process != os.getpid():
+            # Two threads may both come here; either's handles will do.
+            handles = self._handles = _Handles()
+        with handles.lock:
             try:
-                if place.path not in self._handles:
-                    if len(self._handles) >= _MOST_FILES:
-                        self._handles.popitem(last=False)[1].close()
-                    self._handles[place.path] = h5py.File(place.path, "r", locking=False)
-                images = safe_array(self._handles[place.path], "images", place.path)
+                if place.path not in handles.files:
+                    if len(handles.files) >= _MOST_FILES:
+                        handles.files.popitem(last=False)[1].close()
+                    handles.files[place.path] = h5py.File(place.path, "r", locking=False)
+                images = safe_array(handles.files[place.path], "images", place.path)
                 images.read_direct(out, np.s_[index - place.first])
             except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
                 raise DatasetError(
@@ -219,11 +246,8 @@ class ShardSource(_Stacks):
                 raw.append(file["raw_latents"][()])
                 latents.append(file["latents"][()])
                 self._add(_Stack.of(file, path, interval.first))
-        self.raw_latents: Float32 = np.concatenate(raw)
+        self.raw_latents = np.concatenate(raw)
         self.latents: Float32 = np.concatenate(latents)
-
-    def __len__(self) -> int:
-        return len(self.raw_latents)
 
     def stats(self) -> dict[str, Any] | None:
         """What `stats.json` says, or what the shards' sums give."""
@@ -245,9 +269,6 @@ class PackedSource(_Stacks):
         self.shape = (side, side, 3)
         with open_hdf5(path) as file:
             self._add(_Stack.of(file, path, 0))
-
-    def __len__(self) -> int:
-        return len(self.raw_latents)
 
     def stats(self) -> dict[str, Any] | None:
         """What was packed with it."""
@@ -273,7 +294,7 @@ class PublishedSource:
 
     def read(self, indices: Sequence[int], out: UInt8) -> None:
         """Reads images into an array (k, H, W, 3)."""
-        for row, index in enumerate(indices):
+        for row, index in enumerate(check_numbers(indices, len(self))):
             pixels = published.read_image(self._paths[index])
             if pixels.shape != self.shape:
                 raise DatasetError(

@@ -34,7 +34,8 @@ UInt8 = npt.NDArray[np.uint8]
 
 _PIECE = 16  # images a process renders before it hands them over
 
-_engine: Any = None  # of a worker process
+_settings: EngineSettings  # of a worker process
+_engine: Any = None
 
 
 class RenderedPairs:
@@ -90,8 +91,10 @@ class RenderedPairs:
         inside = isinstance(space, Box) and space.low >= -1 and space.high <= 1
         if not inside or space.n != len(FACTOR_NAMES):
             raise UsageError(f"pairs are rendered from a box within [-1, 1]^10, found {space}")
-        if batch_size < 1 or (workers is not None and workers < 1):
-            raise UsageError(f"expected at least 1 pair and worker, found {batch_size}, {workers}")
+        if batch_size < 1 or (batches is not None and batches < 1):
+            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        if workers is not None and workers < 1:
+            raise UsageError(f"expected at least 1 worker, found {workers}")
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
         self.process = PairProcess(space, conditional, marginal or Uniform())
         self.batches = batches
@@ -176,13 +179,13 @@ class RenderedPairs:
             engine, parts = self._gpu, []
             for start in range(0, len(latents), engine.batch):
                 made = engine.encode(engine.render_linear(latents[start : start + engine.batch]))
-                parts.append(torch.utils.dlpack.from_dlpack(made))  # type: ignore[attr-defined]
+                parts.append(torch.utils.dlpack.from_dlpack(made))
             return torch.cat(parts)
 
 
 def _start(settings: EngineSettings) -> None:
-    """Makes a worker process's engine; the process ends with its parent."""
-    global _engine  # noqa: PLW0603
+    """Begins a worker process, which ends with its parent."""
+    global _settings  # noqa: PLW0603
     parent = mp.parent_process()
     assert parent is not None
 
@@ -192,10 +195,13 @@ def _start(settings: EngineSettings) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     redirect_output(Path(os.devnull))  # what goes wrong comes back as an exception
-    _engine = create_engine(settings)
+    _settings = settings
 
 
 def _render(latents: npt.NDArray[np.float32]) -> UInt8:
+    global _engine  # noqa: PLW0603
+    if _engine is None:  # here and not in _start, whose exceptions nobody would see
+        _engine = create_engine(_settings)
     images = [
         _engine.render_batch(latents[s : s + _engine.batch])
         for s in range(0, len(latents), _engine.batch)

@@ -127,13 +127,14 @@ class SyntheticPairs:
         """Nothing is drawn yet.
 
         Raises:
-            UsageError: the mixing has another dimension than the process's space.
+            UsageError: the mixing has another dimension than the process's space, or an argument
+                does not fit.
         """
         n = mixing.weights.shape[-1]
         if process.space.n != n:
             raise UsageError(f"the mixing takes {n} dimensions, found {process.space}")
-        if batch_size < 1:
-            raise UsageError(f"expected at least 1 pair to a batch, found {batch_size}")
+        if batch_size < 1 or (batches is not None and batches < 1):
+            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
         self.mixing, self.process, self.batches = mixing, process, batches
         self._batch_size, self._seed = batch_size, seed
 

@@ -103,7 +103,8 @@ class TwoViews(data.Dataset[Batch]):
         chosen = order[number * self._batch_size : (number + 1) * self._batch_size]
         images = self.dataset.images(chosen)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seeded(self._seed, epoch, number).initial_seed())
+            # Of the CPU alone: fork_rng puts nothing else back.
+            torch.default_generator.manual_seed(seeded(self._seed, epoch, number).initial_seed())
             views = [torch.stack([self.augment(x) for x in images]) for _ in range(2)]
         z = self.dataset.raw_latents[chosen]
         return (z, z), (views[0], views[1])

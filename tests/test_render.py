@@ -259,7 +259,8 @@ def test_stopped_with_all_its_processes_as_a_terminal_does(tmp_path, number, aft
     assert "Traceback" not in err
     if number == signal.SIGINT or process.returncode != -signal.SIGTERM:
         assert process.returncode == 130, err
-        assert "to continue: 3dident render" in err
+        if (tmp_path / "d" / "dataset.json").exists():  # a busy machine may not be there yet
+            assert "to continue: 3dident render" in err
 
 
 def test_two_runs_at_once_with_different_numbers(cli, tmp_path, small_dataset):

@@ -389,7 +389,12 @@ def render(
         if total > len(given):
             raise UsageError(f"--n {total} is more than the {len(given)} rows of {latents_file}")
 
-    found = probe(engine)
+    again = shlex.join(["3dident", *sys.argv[1:]])
+    try:
+        found = probe(engine)
+    except KeyboardInterrupt:
+        click.echo(f"nothing was begun; to continue: {again}", err=True)
+        raise
     kind = resolve_device(device, found)
     if device == "auto" and (out / MANIFEST).exists():
         # "auto" is settled when a dataset is created; going on means the same device.
@@ -414,7 +419,6 @@ def render(
         timeout=timeout or default_timeout(resolution),
         images_per_worker=images_per_worker or IMAGES_PER_WORKER,
     )
-    again = shlex.join(["3dident", *sys.argv[1:]])
     try:
         summary = render_dataset(dataset, total, settings, options)
     except (DatasetError, RenderError, KeyboardInterrupt) as error:
@@ -713,8 +717,14 @@ def stats(dataset: Path) -> None:
 
 
 @main.command()
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=PATH, required=False)
 @_conditional_options
+@click.option(
+    "--n",
+    "count",
+    type=click.IntRange(2),
+    help="Instead of a dataset: so many latents, as `3dident render --n` would sample them.",
+)
 @click.option(
     "--factors",
     multiple=True,
@@ -727,13 +737,14 @@ def stats(dataset: Path) -> None:
 @click.option("--out", type=PATH, help="A figure.")
 @click.option("--json", "json_out", type=PATH, help="The numbers, as JSON.")
 def pairs(
-    dataset: Path,
+    dataset: Path | None,
     conditional: str | None,
     sigma: str | None,
     lam: str | None,
     beta: float | None,
     unchanged: tuple[str, ...],
     change: str | None,
+    count: int | None,
     factors: tuple[str, ...],
     index: str,
     draws: int,
@@ -748,34 +759,51 @@ def pairs(
     and for pairs resampled among the rendered, and from which width on it no longer matters.
     """
     from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.matching import LatentMatcher
     from threedident.datasets.pairs import PositivePairs
     from threedident.datasets.realised import examine, examine_pairs, figure, table
+    from threedident.distributions import PairProcess
+    from threedident.factors import factor_columns
     from threedident.files import write_json
+    from threedident.latents import sample_raw_latents
+    from threedident.spaces import Box
 
+    if (dataset is None) == (count is None):
+        raise UsageError("expected a dataset, or --n for latents that are not rendered yet")
     if out is not None:
         _check_figure(out)
-    data = ThreeDIdent(dataset, factors=factors or None)
-    manifest = data.source.manifest
-    if manifest is not None and manifest.pair_process is not None:
-        if any(o not in (None, ()) for o in (conditional, sigma, lam, beta, unchanged, change)):
-            raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
-        report = examine_pairs(PositivePairs(data), draws, seed)
-        what = f"{report.images // 2} rendered pairs"
+    given = (conditional, sigma, lam, beta, unchanged, change)
+    columns = factor_columns(factors or FACTOR_NAMES)
+    names = tuple(FACTOR_NAMES[c] for c in columns)
+    title, matcher = f"{count} latents", None
+    if dataset is not None:
+        data = ThreeDIdent(dataset, factors=names)
+        title = dataset.name
+        manifest = data.source.manifest
+        if manifest is not None and manifest.pair_process is not None:
+            if any(option not in (None, ()) for option in given):
+                raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
+            report = examine_pairs(PositivePairs(data), draws, seed)
+            what = f"{report.images // 2} rendered pairs"
+        else:
+            asked = PositivePairs(data, conditional=_parse_conditional(*given, names), index=index)
+            process, matcher = asked.process, asked.matcher
     else:
-        names = data.factor_names
-        asked = _parse_conditional(conditional, sigma, lam, beta, unchanged, change, names)
-        matched = PositivePairs(data, conditional=asked, index=index, seed=seed)
-        assert matched.matcher is not None
-        report = examine(matched.matcher, matched.process, names, draws=draws, seed=seed)
-        what = f"{report.images} images, {matched.matcher.factory}"
-    click.echo(f"{dataset}: {what}; {report.conditional}, {draws} draws")
+        assert count is not None
+        process = PairProcess(Box(len(names)), _parse_conditional(*given, names))
+        latents = sample_raw_latents(range(count), seed=0, split="train")
+        matcher = LatentMatcher(latents[:, list(columns)], index=index)
+    if matcher is not None:
+        report = examine(matcher, process, names, draws=draws, seed=seed)
+        what = f"{report.images} images, {matcher.factory}"
+    click.echo(f"{title}: {what}; {report.conditional}, {draws} draws")
     for line in table(report):
         click.echo(line)
     if json_out is not None:
         write_json(json_out, report.as_dict())
         click.echo(f"wrote {json_out}")
     if out is not None:
-        _save_figure(figure(report, f"{dataset.name}: {report.conditional}"), out)
+        _save_figure(figure(report, f"{title}: {report.conditional}"), out)
 
 
 @main.command()

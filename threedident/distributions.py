@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
-from threedident.spaces import Box, Product, Space, Sphere, Unbounded, check_points
+from threedident.spaces import (
+    LARGEST,
+    Box,
+    Product,
+    Space,
+    Sphere,
+    Unbounded,
+    is_number,
+    plain,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +31,8 @@ if TYPE_CHECKING:
     Tensor: TypeAlias = torch.Tensor
 
 Width: TypeAlias = float | tuple[float, ...]
+
+_LEAST_BETA = 0.05  # below it draws overflow
 
 
 class Distribution:
@@ -121,7 +132,7 @@ class Uniform(Distribution):
     def check(self, space: Space) -> None:
         """Refuses unbounded space."""
         if isinstance(space, Unbounded):
-            raise UsageError("there is no uniform distribution on unbounded space")
+            raise UsageError(f"there is no uniform distribution on unbounded space, {space}")
         if isinstance(space, Product):
             for part in space.parts:
                 self.check(part)
@@ -133,6 +144,7 @@ class Uniform(Distribution):
         from threedident import sampling
 
         self.check(space)
+        sampling.check_means(space, mean, "the mean of Uniform()", inside=False)
         return sampling.uniform(space, mean, generator)
 
     def log_weight(self, space: Space, mean: Tensor, points: Tensor) -> Tensor:
@@ -172,7 +184,7 @@ class Additive(Distribution):
         from threedident import sampling
 
         self.check(space)
-        check_points(space, mean, f"the mean of {self}")
+        sampling.check_means(space, mean, f"the mean of {self}")
         return sampling.additive(space, mean, self.scale, self.shape, generator)
 
     def log_weight(self, space: Space, mean: Tensor, points: Tensor) -> Tensor:
@@ -233,7 +245,10 @@ class Laplace(Additive):
 
 @dataclasses.dataclass(frozen=True)
 class GeneralizedNormal(Additive):
-    """Generalised normal, density exp(-|x / lambda|^beta); beta = 2 is Normal(lambda / sqrt 2)."""
+    """Generalised normal, density exp(-|x / lambda|^beta); beta = 2 is Normal(lambda / sqrt 2).
+
+    beta is at least 0.05.
+    """
 
     lam: Width
     beta: float = 3.0
@@ -241,8 +256,11 @@ class GeneralizedNormal(Additive):
 
     def __post_init__(self) -> None:
         _clean_width(self, "lam")
-        _check_positive(self.beta, "beta", self.name)
-        object.__setattr__(self, "beta", float(self.beta))
+        _clean_number(self, "beta")
+        if self.beta < _LEAST_BETA:
+            raise UsageError(
+                f"{self.name}: beta must be at least {_LEAST_BETA}, found {self.beta:g}"
+            )
 
     @property
     def scale(self) -> Width:
@@ -263,9 +281,12 @@ class VonMisesFisher(Distribution):
     name: ClassVar[str] = "vmf"
 
     def __post_init__(self) -> None:
-        if not (_is_number(self.kappa) and self.kappa >= 0):
-            raise UsageError(f"vmf: kappa must be a finite number >= 0, found {self.kappa!r}")
-        object.__setattr__(self, "kappa", float(self.kappa))
+        kappa = plain(self.kappa)
+        if not (is_number(kappa) and 0 <= kappa <= LARGEST):
+            raise UsageError(
+                f"vmf: kappa must be a finite number >= 0, {LARGEST:g} at most, found {kappa!r}"
+            )
+        object.__setattr__(self, "kappa", float(kappa))
 
     def check(self, space: Space) -> None:
         """Refuses all but a sphere."""
@@ -278,15 +299,19 @@ class VonMisesFisher(Distribution):
         from threedident import sampling
 
         sphere = _require_sphere(self, space)
-        check_points(sphere, mean, f"the mean of {self}")
+        sampling.check_means(sphere, mean, f"the mean of {self}")
         return sampling.von_mises_fisher(mean, self.kappa, sphere.r, generator)
 
     def log_weight(self, space: Space, mean: Tensor, points: Tensor) -> Tensor:
-        """Kappa times the cosine."""
+        """Kappa times the cosine, less kappa."""
         from threedident import sampling
 
         sphere = _require_sphere(self, space)
-        return sampling.within(sphere, points, self.kappa / sphere.r**2 * (mean @ points.T))
+        if self.kappa == 0:
+            return sampling.within(sphere, points, mean.new_zeros(len(mean), len(points)))
+        # By differences: at large kappa a product of float32 vectors is too coarse.
+        scale = sphere.r * math.sqrt(2 / self.kappa)
+        return sampling.within(sphere, points, -sampling.powered_distance(mean, points, scale, 2.0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,7 +332,7 @@ class ProjectedNormal(Distribution):
 
     def __post_init__(self) -> None:
         _clean_width(self, "Lambda")
-        _check_positive(self.shell, "shell", self.name)
+        _clean_number(self, "shell")
 
     def check(self, space: Space) -> None:
         """Refuses all but a sphere, and a Lambda of another length."""
@@ -321,7 +346,7 @@ class ProjectedNormal(Distribution):
 
         self.check(space)
         sphere = _require_sphere(self, space)
-        check_points(sphere, mean, f"the mean of {self}")
+        sampling.check_means(sphere, mean, f"the mean of {self}")
         return sampling.projected_normal(mean, self.Lambda, self.shell, sphere.r, generator)
 
 
@@ -335,6 +360,9 @@ class Unchanged(Distribution):
         self, space: Space, mean: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """A copy of the means."""
+        from threedident import sampling
+
+        sampling.check_means(space, mean, "the mean of Unchanged()")
         return mean.clone()
 
 
@@ -352,12 +380,15 @@ class Change(Distribution):
     name: ClassVar[str] = "change"
 
     def __post_init__(self) -> None:
-        bounds = (self.k, self.k) if isinstance(self.k, int) else tuple(self.k)
+        k = plain(self.k)
+        if isinstance(k, list | tuple):
+            k = tuple(plain(bound) for bound in k)
+        bounds = k if isinstance(k, tuple) else (k, k)
         if len(bounds) != 2 or not all(type(b) is int for b in bounds):
-            raise UsageError(f"change: k must be a number or (least, most), found {self.k!r}")
+            raise UsageError(f"change: k must be a number or (least, most), found {k!r}")
         if not 0 <= bounds[0] <= bounds[1]:
-            raise UsageError(f"change: k must lie in 0 <= least <= most, found {self.k!r}")
-        object.__setattr__(self, "k", self.k if isinstance(self.k, int) else bounds)
+            raise UsageError(f"change: k must lie in 0 <= least <= most, found {k!r}")
+        object.__setattr__(self, "k", k)
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -367,7 +398,8 @@ class Change(Distribution):
     def check(self, space: Space) -> None:
         """Refuses k > n, and spaces whose coordinates cannot change one by one."""
         self.conditional.check(space)
-        space.sub([0])
+        for column in range(space.n):
+            space.sub([column])
         if self.bounds[1] > space.n:
             raise UsageError(f"change: k = {self.k} of {space.n} factors")
 
@@ -394,9 +426,15 @@ class PerFactor(Distribution):
     name: ClassVar[str] = "per-factor"
 
     def __post_init__(self) -> None:
-        columns = sorted(c for block, _ in self.parts for c in block)
-        if columns != list(range(len(columns))) or not columns:
-            raise UsageError(f"per-factor: expected every column once, found {columns}")
+        parts = tuple((tuple(plain(c) for c in block), part) for block, part in self.parts)
+        columns = [c for block, _ in parts for c in block]
+        whole = all(type(c) is int for c in columns) and all(block for block, _ in parts)
+        if not whole or sorted(columns) != list(range(len(columns))) or not columns:
+            raise UsageError(
+                "per-factor: expected every column once, and some for each distribution, found "
+                f"{[block for block, _ in parts]}"
+            )
+        object.__setattr__(self, "parts", parts)
 
     @classmethod
     def by_name(
@@ -451,7 +489,10 @@ class PerFactor(Distribution):
         self, space: Space, mean: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Draws each part around its columns of the means."""
+        from threedident import sampling
+
         self.check(space)
+        sampling.check_means(space, mean, "the mean of PerFactor", inside=False)
         out = mean.clone()
         for columns, part in self.parts:
             block = list(columns)
@@ -529,20 +570,17 @@ def parse_distribution(data: Any) -> Distribution:
         fields = dict(data)
         name = fields.pop("name")
         if name == PerFactor.name:
-            parts = fields.pop("parts")
             blocks = [
-                (tuple(map(int, p["columns"])), parse_distribution(p["distribution"]))
-                for p in parts
+                (tuple(p["columns"]), parse_distribution(p["distribution"]))
+                for p in fields.pop("parts")
             ]
-            return PerFactor(tuple(blocks))
+            return PerFactor(tuple(blocks), **fields)
         if name == Change.name:
-            k = fields["k"]
-            change: Change = Change(
-                parse_distribution(fields["conditional"]), tuple(k) if isinstance(k, list) else k
-            )
-            return change
+            return Change(parse_distribution(fields.pop("conditional")), **fields)
         return _KINDS[name](**fields)
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise UsageError("the description of a distribution is nested too deeply") from None
+    except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"expected the description of a distribution, found {data!r:.200}") from (
@@ -561,29 +599,34 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _is_number(value: Any) -> bool:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and math.isfinite(value)
-
-
-def _check_positive(value: Any, what: str, name: str) -> None:
-    if not (_is_number(value) and value > 0):
+def _positive(value: Any, what: str, name: str) -> float:
+    """A number as a float."""
+    if not (is_number(value) and value > 0):
         raise UsageError(f"{name}: {what} must be a finite number > 0, found {value!r}")
+    if not 1 / LARGEST <= value <= LARGEST:
+        raise UsageError(
+            f"{name}: {what} must lie between {1 / LARGEST:g} and {LARGEST:g}, found {value!r:.50}"
+        )
+    return float(value)
+
+
+def _clean_number(distribution: Distribution, field: str) -> None:
+    """Checks a number > 0 and makes it a float."""
+    value = plain(getattr(distribution, field))
+    object.__setattr__(distribution, field, _positive(value, field, distribution.name))
 
 
 def _clean_width(distribution: Distribution, field: str) -> None:
     """Checks a width and makes it a float or a tuple of floats."""
-    value = getattr(distribution, field)
-    if hasattr(value, "tolist"):  # an array or a tensor
-        value = value.tolist()
+    value = plain(getattr(distribution, field))
     what = "lambda" if field == "lam" else field
+    cleaned: Width
     if isinstance(value, Sequence) and not isinstance(value, str):
-        for each in value:
-            _check_positive(each, f"every {what}", distribution.name)
-        object.__setattr__(distribution, field, tuple(float(each) for each in value))
-        return
-    _check_positive(value, what, distribution.name)
-    object.__setattr__(distribution, field, float(value))
+        every = f"every {what}"
+        cleaned = tuple(_positive(plain(each), every, distribution.name) for each in value)
+    else:
+        cleaned = _positive(value, what, distribution.name)
+    object.__setattr__(distribution, field, cleaned)
 
 
 def _check_length(width: Width, n: int, what: str) -> None:

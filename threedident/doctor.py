@@ -13,11 +13,20 @@ from threedident.store import toolkit_version
 
 #: Distributions by the extra that installs them (None: the base), and what they import as.
 PACKAGES: dict[str | None, dict[str, str]] = {
-    None: {"click": "click", "h5py": "h5py", "numpy": "numpy", "pillow": "PIL", "rich": "rich"},
+    None: {
+        "click": "click",
+        "h5py": "h5py",
+        "numpy": "numpy",
+        "pillow": "PIL",
+        "pooch": "pooch",
+        "requests": "requests",
+        "rich": "rich",
+    },
     "render": {"bpy": "bpy", "trimesh": "trimesh"},
     "direct": {"warp-lang": "warp"},
     "train": {
         "faiss-cpu": "faiss",
+        "matplotlib": "matplotlib",
         "scikit-learn": "sklearn",
         "scipy": "scipy",
         "torch": "torch",

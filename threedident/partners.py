@@ -33,7 +33,7 @@ _PARTNERS = 1  # the third word of the generator's counter; 0 there gives z
 
 
 class _Stream:
-    """Uniform draws from (0, 1), of 53 bits, from a counter of their own."""
+    """Uniform draws from (0, 1), of 52 bits, from a counter of their own."""
 
     def __init__(self, seed: int, split: str, pair: int) -> None:
         key = np.array([seed, SPLITS[split]], np.uint64)
@@ -42,8 +42,8 @@ class _Stream:
 
     def uniform(self, count: int) -> Float64:
         """As many draws."""
-        top = np.atleast_1d(self._words.random_raw(count)) >> np.uint64(11)
-        return (top.astype(np.float64) + 0.5) / 2.0**53
+        top = np.atleast_1d(self._words.random_raw(count)) >> np.uint64(12)
+        return (top.astype(np.float64) + 0.5) / 2.0**52  # with 53 bits, half could round to 1
 
 
 def sample_pair_latents(
@@ -140,7 +140,8 @@ def _truncated(z: Float64, scale: Float64, beta: float, box: Box, stream: _Strea
             box.low - here + (box.high - box.low) * second,
             widths * reach * (2 * second - 1) / first,
         )
-        allowed = -(np.abs(offset / widths) ** beta)
+        with np.errstate(over="ignore"):  # to inf, which is not accepted
+            allowed = -(np.abs(offset / widths) ** beta)
         good = np.where(even, 1, 2) * np.log(first) <= allowed
         x = here + offset
         good &= (box.low <= x) & (x <= box.high)

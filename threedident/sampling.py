@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from threedident.errors import MissingExtraError, UsageError
-from threedident.spaces import Box, Product, Space, Sphere
+from threedident.spaces import Box, Product, Space, Sphere, check_points, check_shape
 
 try:
     import torch
@@ -30,7 +30,24 @@ def expand(
 ) -> Tensor:
     """A point (n,) as float32 (count, n), on the device or the generator's."""
     place = device or (generator.device if generator is not None else "cpu")
-    return torch.as_tensor(point, dtype=torch.float32, device=place).expand(count, -1)
+    points = torch.as_tensor(point, dtype=torch.float32, device=place)
+    if points.ndim != 1 or count < 0:
+        raise UsageError(
+            f"expected a mean of shape (n,) and a count >= 0, found {tuple(points.shape)}, {count}"
+        )
+    return points.expand(count, -1)
+
+
+def check_means(space: Space, mean: Any, what: str, *, inside: bool = True) -> None:
+    """Checks that means are a float tensor (N, n), and points of the space where `inside`.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if not isinstance(mean, Tensor) or not mean.is_floating_point():
+        found = f"{type(mean).__name__} of {getattr(mean, 'dtype', 'no dtype')}"
+        raise UsageError(f"{what}: expected a tensor of floats, found {found}")
+    (check_points if inside else check_shape)(space, mean, what)
 
 
 def uniform(space: Space, like: Tensor, generator: Generator) -> Tensor:
@@ -41,8 +58,7 @@ def uniform(space: Space, like: Tensor, generator: Generator) -> Tensor:
     wide = _wide(like)
     if isinstance(space, Box):
         drawn = space.low + (space.high - space.low) * _rand(wide, generator)
-        # Rounding to float32 can reach the upper end itself, but not pass it.
-        return drawn.to(like.dtype)
+        return drawn.clamp_max(space.high).to(like.dtype)  # rounding alone can overstep the end
     assert isinstance(space, Sphere)
     return (space.r * _normalise(_randn(wide, generator))).to(like.dtype)
 
@@ -57,7 +73,8 @@ def additive(
         low, high = space.low - wide, space.high - wide
         # A mean that rounding has left a hair outside counts as on the border.
         offset = _truncated(low.clamp_max(0), high.clamp_min(0), widths, beta, generator)
-        return (wide + offset).to(mean.dtype)
+        # The ends themselves can be overstepped by rounding alone.
+        return (wide + offset).clamp(space.low, space.high).to(mean.dtype)
     moved = wide + widths * _standard(wide, beta, generator)
     if isinstance(space, Sphere):
         moved = space.r * _normalise(moved)
@@ -108,7 +125,7 @@ def projected_normal(
 
     def draw(todo: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal copies
-        copies = min(2 * copies, max(1, _AT_ONCE // (len(todo) * n)))
+        copies = min(2 * copies, max(1, _AT_ONCE // max(1, len(todo) * n)))
         noise = _randn(wide.new_empty(len(todo), copies, n), generator)
         candidates = wide[todo, None] + sigma * noise
         norm = candidates.norm(dim=2)
@@ -177,35 +194,32 @@ def _standard(like: Tensor, beta: float, generator: Generator) -> Tensor:
     return _redraw(like.numel(), draw, like).reshape(like.shape)
 
 
-def _truncated(low: Tensor, high: Tensor, scale: Tensor, beta: float, generator: Generator) -> Any:
+def _truncated(
+    low: Tensor, high: Tensor, scale: Tensor, beta: float, generator: Generator
+) -> Tensor:
     """Offsets of density exp(-|x / scale|^beta) in [low, high], where low <= 0 <= high."""
     if beta == 2:
         # Inverse transform; 0 lies in the interval, so no far tail is asked for.
         first, last = torch.erf(low / scale), torch.erf(high / scale)
-        x = torch.erfinv(first + (last - first) * _rand(low, generator)) * scale
-    elif beta == 1:
+        return torch.erfinv(first + (last - first) * _rand(low, generator)) * scale
+    if beta == 1:
         left, right = torch.expm1(low / scale), -torch.expm1(-high / scale)  # -mass, mass
         t = left + (right - left) * _rand(low, generator)
-        x = -torch.sign(t) * torch.log1p(-t.abs()) * scale
-    else:
-        # Candidates are uniform where the density hardly falls across the interval, else drawn
-        # from the whole line: whichever is accepted more often.
-        across = ((high - low) / scale) ** beta
-        even = torch.exp(-across) >= torch.special.gammainc(
-            torch.full_like(across, 1 / beta), across
-        )
+        return -torch.sign(t) * torch.log1p(-t.abs()) * scale
+    # Candidates are uniform where the density hardly falls across the interval, else drawn
+    # from the whole line: whichever is accepted more often.
+    across = ((high - low) / scale) ** beta
+    even = torch.exp(-across) >= torch.special.gammainc(torch.full_like(across, 1 / beta), across)
 
-        def draw(todo: Tensor) -> tuple[Tensor, Tensor]:
-            a, b, s, flat = (each.reshape(-1)[todo] for each in (low, high, scale, even))
-            spread = a + (b - a) * _rand(a, generator)
-            keep = _log_rand(a, generator) <= -((spread / s).abs() ** beta)
-            peaked = s * _standard(a, beta, generator)
-            inside = (peaked >= a) & (peaked <= b)
-            return torch.where(flat, spread, peaked), torch.where(flat, keep, inside)
+    def draw(todo: Tensor) -> tuple[Tensor, Tensor]:
+        a, b, s, flat = (each.reshape(-1)[todo] for each in (low, high, scale, even))
+        spread = a + (b - a) * _rand(a, generator)
+        keep = _log_rand(a, generator) <= -((spread / s).abs() ** beta)
+        peaked = s * _standard(a, beta, generator)
+        inside = (peaked >= a) & (peaked <= b)
+        return torch.where(flat, spread, peaked), torch.where(flat, keep, inside)
 
-        x = _redraw(low.numel(), draw, low).reshape(low.shape)
-    # The ends themselves can be overstepped by rounding alone.
-    return torch.minimum(torch.maximum(x, low), high)
+    return _redraw(low.numel(), draw, low).reshape(low.shape)
 
 
 def _redraw(
@@ -264,7 +278,10 @@ def seeded(*words: int, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator whose stream depends on these numbers alone, each in its own way."""
     import numpy as np
 
-    state = np.random.SeedSequence([w & (2**64 - 1) for w in words]).generate_state(1, np.uint64)
+    # 32 bits at a time, and their number first: the sequence itself knows neither where a word
+    # ends nor trailing zeros.
+    halves = [half for w in words for half in (w & (2**32 - 1), w >> 32 & (2**32 - 1))]
+    state = np.random.SeedSequence([len(words), *halves]).generate_state(1, np.uint64)
     generator = torch.Generator(device)
     generator.manual_seed(int(state[0]) >> 1)
     return generator

@@ -322,6 +322,9 @@ def check_arrays(file: Any, path: Path, count: int, resolution: int) -> None:
             raise DatasetError(
                 f"{path}: {name} is {array.dtype} {array.shape}, expected {np.dtype(dtype)} {shape}"
             )
+        # All but the images is read at once: no more than the file holds.
+        if name != "images" and array.id.get_storage_size() < array.nbytes:
+            raise DatasetError(f"{path}: {name} is not stored plainly and in full")
 
 
 @dataclasses.dataclass(frozen=True)

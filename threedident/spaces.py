@@ -14,6 +14,8 @@ import numpy.typing as npt
 from threedident.errors import UsageError
 
 _ON_SPHERE = 1e-4  # how far off, relative to the radius, float32 arithmetic may leave a point
+#: Beyond this, float32 could not hold the points, nor double precision their squares.
+LARGEST = 1e30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Box:
     """The box [low, high]^n; raw latents of the dataset fill [-1, 1]^10.
 
     Raises:
-        UsageError: n < 1, or low is not below high.
+        UsageError: n < 1, or low is not below high, or either is beyond 1e30.
     """
 
     n: int
@@ -29,9 +31,15 @@ class Box:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_dimensions(self, 1)
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise UsageError(f"a box needs finite low < high, found [{self.low}, {self.high}]")
+        _clean_dimensions(self, 1)
+        low, high = plain(self.low), plain(self.high)
+        fits = is_number(low) and is_number(high) and -LARGEST <= low < high <= LARGEST
+        if not fits:
+            raise UsageError(
+                f"a box needs finite low < high, {LARGEST:g} at most, found [{low!r}, {high!r}]"
+            )
+        object.__setattr__(self, "low", float(low))
+        object.__setattr__(self, "high", float(high))
 
     def sub(self, columns: Sequence[int]) -> Box:
         """The box that some of the coordinates fill."""
@@ -52,16 +60,20 @@ class Sphere:
     """The sphere of radius r in R^n, S^(n-1): points have n coordinates.
 
     Raises:
-        UsageError: n < 2, or the radius is not above 0.
+        UsageError: n < 2, or the radius is not above 0, or beyond 1e30 or 1e-30.
     """
 
     n: int
     r: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_dimensions(self, 2)
-        if not (math.isfinite(self.r) and self.r > 0):
-            raise UsageError(f"a sphere needs a radius > 0, found {self.r}")
+        _clean_dimensions(self, 2)
+        r = plain(self.r)
+        if not (is_number(r) and 1 / LARGEST <= r <= LARGEST):
+            raise UsageError(
+                f"a sphere needs a radius > 0, from {1 / LARGEST:g} to {LARGEST:g}, found {r!r}"
+            )
+        object.__setattr__(self, "r", float(r))
 
     def sub(self, columns: Sequence[int]) -> Sphere:
         """Refused: the coordinates of a sphere depend on each other."""
@@ -78,8 +90,8 @@ class Sphere:
 
     def outside(self, points: Any) -> Any:
         """Which of the points (..., n), numpy or torch, lie off the sphere: bool (...)."""
-        off = abs((points**2).sum(-1) ** 0.5 - self.r)
-        return ~(off <= _ON_SPHERE * self.r)
+        off = abs(((points / self.r) ** 2).sum(-1) ** 0.5 - 1)
+        return ~(off <= _ON_SPHERE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +105,7 @@ class Unbounded:
     n: int
 
     def __post_init__(self) -> None:
-        _check_dimensions(self, 1)
+        _clean_dimensions(self, 1)
 
     def sub(self, columns: Sequence[int]) -> Unbounded:
         """The space that some of the coordinates fill."""
@@ -119,8 +131,8 @@ class Product:
     parts: tuple[Space, ...]
 
     def __init__(self, *parts: Space) -> None:
-        if not parts:
-            raise UsageError("a product needs at least one space")
+        if not parts or not all(isinstance(part, Space) for part in parts):
+            raise UsageError(f"a product needs spaces, at least one, found {parts!r:.200}")
         object.__setattr__(self, "parts", parts)
 
     @property
@@ -164,14 +176,23 @@ Space: TypeAlias = Box | Sphere | Unbounded | Product
 _NAMES: dict[str, type[Any]] = {"box": Box, "sphere": Sphere, "unbounded": Unbounded}
 
 
+def check_shape(space: Space, points: Any, what: str) -> None:
+    """Checks that points, numpy or torch, are (N, n).
+
+    Raises:
+        UsageError: they are not.
+    """
+    if points.ndim != 2 or points.shape[-1] != space.n:
+        raise UsageError(f"{what}: expected shape (N, {space.n}), found {tuple(points.shape)}")
+
+
 def check_points(space: Space, points: Any, what: str) -> None:
     """Checks that points (N, n), numpy or torch, lie in a space.
 
     Raises:
         UsageError: wrong shape, or a point outside; it is named.
     """
-    if points.ndim != 2 or points.shape[-1] != space.n:
-        raise UsageError(f"{what}: expected shape (N, {space.n}), found {tuple(points.shape)}")
+    check_shape(space, points, what)
     outside = space.outside(points)
     if outside.any():
         row = int(np.argwhere(np.asarray(outside.tolist()))[0, 0])
@@ -195,8 +216,12 @@ def parse_space(data: Any) -> Space:
     """
     if isinstance(data, Mapping):
         fields = {key: value for key, value in data.items() if key != "name"}
-        if data.get("name") == "product" and isinstance(fields.get("parts"), list):
-            return Product(*(parse_space(part) for part in fields["parts"]))
+        parts = fields.get("parts")
+        if data.get("name") == "product" and len(fields) == 1 and isinstance(parts, list):
+            try:
+                return Product(*map(parse_space, parts))
+            except RecursionError:
+                raise UsageError("the description of a space is nested too deeply") from None
         kind = _NAMES.get(str(data.get("name")))
         if kind is not None and set(fields) == {f.name for f in dataclasses.fields(kind)}:
             numbers = all(type(v) in (int, float) for v in fields.values())
@@ -206,9 +231,21 @@ def parse_space(data: Any) -> Space:
     raise UsageError(f"expected the description of a space, found {data!r:.200}")
 
 
-def _check_dimensions(space: Box | Sphere | Unbounded, least: int) -> None:
-    if type(space.n) is not int or space.n < least:
+def plain(value: Any) -> Any:
+    """Scalars and arrays of numpy or torch as Python's numbers and lists; all else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is an int or a float, no bool and finite."""
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    return real and -math.inf < value < math.inf
+
+
+def _clean_dimensions(space: Box | Sphere | Unbounded, least: int) -> None:
+    n = plain(space.n)
+    if type(n) is not int or n < least:
         raise UsageError(
-            f"{type(space).__name__} needs a whole number of dimensions >= {least}, "
-            f"found {space.n!r}"
+            f"{type(space).__name__} needs a whole number of dimensions >= {least}, found {n!r}"
         )
+    object.__setattr__(space, "n", n)
