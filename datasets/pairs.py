@@ -151,8 +151,9 @@ class PositivePairs(data.Dataset[Batch]):
     `dataset.normalization()`. The two are never the same image.
 
     Where the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs, in
-    random order: each once an epoch, but for those that do not fill a batch. Otherwise rendered latents stand in for drawn ones, and the
-    conditional is met only as far as they are dense: `3dident pairs` measures how far.
+    random order: each once an epoch, but for those that do not fill a batch. Otherwise rendered
+    latents stand in for drawn ones, and the conditional is met only as far as they are dense:
+    `3dident pairs` measures how far.
 
     Iterate over `loader()`. As a dataset of batches this also works in a DataLoader:
     `DataLoader(pairs, batch_size=None, num_workers=4)`, with `set_epoch` before each epoch.

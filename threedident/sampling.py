@@ -21,7 +21,7 @@ except ImportError as error:
 Tensor = torch.Tensor
 Generator = torch.Generator | None
 
-_SMALLEST = 2.0**-54  # below any draw but 0, whose logarithm is not finite
+_SMALLEST = 2.0**-54  # below any draw but 0, where tails have no end
 _AT_ONCE = 2**20  # candidates of a redrawing round
 
 
@@ -58,7 +58,8 @@ def uniform(space: Space, like: Tensor, generator: Generator) -> Tensor:
     wide = _wide(like)
     if isinstance(space, Box):
         drawn = space.low + (space.high - space.low) * _rand(wide, generator)
-        return drawn.clamp_max(space.high).to(like.dtype)  # rounding alone can overstep the end
+        # Rounding can reach the upper end itself, but not pass it.
+        return drawn.to(like.dtype)
     assert isinstance(space, Sphere)
     return (space.r * _normalise(_randn(wide, generator))).to(like.dtype)
 
@@ -201,10 +202,10 @@ def _truncated(
     if beta == 2:
         # Inverse transform; 0 lies in the interval, so no far tail is asked for.
         first, last = torch.erf(low / scale), torch.erf(high / scale)
-        return torch.erfinv(first + (last - first) * _rand(low, generator)) * scale
+        return torch.erfinv(first + (last - first) * _open_rand(low, generator)) * scale
     if beta == 1:
         left, right = torch.expm1(low / scale), -torch.expm1(-high / scale)  # -mass, mass
-        t = left + (right - left) * _rand(low, generator)
+        t = left + (right - left) * _open_rand(low, generator)
         return -torch.sign(t) * torch.log1p(-t.abs()) * scale
     # Candidates are uniform where the density hardly falls across the interval, else drawn
     # from the whole line: whichever is accepted more often.
@@ -265,9 +266,14 @@ def _rand(like: Tensor, generator: Generator) -> Tensor:
     return torch.rand(like.shape, dtype=like.dtype, device=like.device, generator=generator)
 
 
+def _open_rand(like: Tensor, generator: Generator) -> Tensor:
+    """A uniform draw from (0, 1)."""
+    return _rand(like, generator).clamp_min_(_SMALLEST)
+
+
 def _log_rand(like: Tensor, generator: Generator) -> Tensor:
     """The logarithm of a uniform draw from (0, 1)."""
-    return _rand(like, generator).clamp_min_(_SMALLEST).log_()
+    return _open_rand(like, generator).log_()
 
 
 def _randn(like: Tensor, generator: Generator) -> Tensor:

@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from threedident.errors import DatasetError, UsageError
+from threedident.errors import DatasetError, ThreeDIdentError, UsageError
 from threedident.factors import NUM_FACTORS
 from threedident.files import replacing
 
@@ -275,6 +275,8 @@ def open_hdf5(path: Path) -> Iterator[Any]:
         with h5py.File(path, "r", locking=False) as file:
             yield file
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        if isinstance(error, ThreeDIdentError):
+            raise
         raise DatasetError(f"{path} is not a readable file of this toolkit: {error}") from error
 
 
@@ -287,10 +289,11 @@ def safe_array(file: Any, name: str, path: Path) -> Any:
     Raises:
         DatasetError: the array is missing or stored in another way.
     """
-    link = file.get(name, getlink=True) if name in file else None
-    if link is None:
+    # Names are looked up below h5py: what it says of a link, it says once it has followed it.
+    links, key = file.id.links, name.encode()
+    if not links.exists(key):
         raise DatasetError(f"{path} lacks the array {name!r}: expected {', '.join(ARRAYS)}")
-    if not isinstance(link, h5py.HardLink):
+    if links.get_info(key).type != h5py.h5l.TYPE_HARD:
         raise DatasetError(f"{path}: {name!r} is a link to elsewhere, which is not followed")
     array = file[name]
     if not isinstance(array, h5py.Dataset):
