@@ -266,7 +266,7 @@ class LatentMatcher:
                 faiss.omp_set_num_threads(1)  # as torch does: there are other workers
             index = self._read() or self._build()
             with contextlib.suppress(RuntimeError):
-                inverted = faiss.extract_index_ivf(index)
+                inverted: Any = faiss.extract_index_ivf(index)
                 inverted.nprobe = min(self._nprobe, inverted.nlist)
                 lists = faiss.downcast_InvertedLists(inverted.invlists)
                 if hasattr(lists, "prefetch_nthread"):  # mapped from a file, which is small

@@ -253,7 +253,7 @@ class ShardSource(_Stacks):
         """What `stats.json` says, or what the shards' sums give."""
         with contextlib.suppress(DatasetError):
             found = read_json(self._root / STATS)
-            if isinstance(found, dict) and found.get("images") == len(self):
+            if _is_whole(found, len(self)):
                 return found
         return DatasetDir.open(self._root).compute_stats()
 
@@ -272,7 +272,18 @@ class PackedSource(_Stacks):
 
     def stats(self) -> dict[str, Any] | None:
         """What was packed with it."""
-        return self._recorded
+        return self._recorded if _is_whole(self._recorded, len(self)) else None
+
+
+def _is_whole(stats: Any, count: int) -> bool:
+    """Whether recorded statistics are of so many images, and have what is asked of them."""
+    if not isinstance(stats, dict) or stats.get("images") != count:
+        return False
+    numbers = [stats.get(name) for name in ("mean", "std_within_image")]
+    return all(
+        isinstance(each, list) and [type(value) for value in each] == 3 * [float]
+        for each in numbers
+    )
 
 
 class PublishedSource:

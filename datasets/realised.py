@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.matching import LatentMatcher, check_resampling
+from threedident.datasets.matching import LatentMatcher
 from threedident.datasets.pairs import PositivePairs
 from threedident.distributions import (
     Change,
@@ -175,15 +176,14 @@ def examine(
         anchors: pairs that are resampled; each looks at every rendered latent.
         seed: of all of them.
     """
-    try:
-        check_resampling(process)
-        unable = None
-    except UsageError as error:
-        unable, anchors = str(error), 0
+    resampled = effective = unable = None
     scales = _scales(process.conditional)
     with Progress("matching", 1 + len(scales), unit="widths") as progress:
         asked, nearest, to_match, one_image = _nearest(matcher, process, draws, seed)
-        resampled, effective = _resampled(matcher, process, anchors, seed)
+        try:
+            resampled, effective = _resampled(matcher, process, anchors, seed)
+        except UsageError as error:
+            unable, anchors = str(error), 0
         progress.advance()
         tried: dict[str, list[float]] = {"asked": [], "nearest": [], "resampled": []}
         for scale in scales:
@@ -191,11 +191,13 @@ def examine(
             there, found, _, _ = _nearest(matcher, wider, max(draws // 5, 1), seed)
             tried["asked"].append(there.overall)
             tried["nearest"].append(found.overall / there.overall)
-            again, _ = _resampled(matcher, wider, anchors // 8, seed)
-            if again is not None:
-                tried["resampled"].append(again.overall / there.overall)
+            if anchors:
+                with contextlib.suppress(UsageError):  # too narrow: no other latent has weight
+                    again, _ = _resampled(matcher, wider, max(anchors // 8, 1), seed)
+                    tried["resampled"].append(again.overall / there.overall)
             progress.advance()
-    arrays = {name: np.array(values) for name, values in tried.items() if values}
+    # A way that could not be tried at every width is left out.
+    arrays = {n: np.array(v) for n, v in tried.items() if v and len(v) == len(scales)}
     holds = {name: _holds_from(scales, arrays[name]) for name in arrays if name != "asked"}
     return Report(
         *(factors, len(matcher.latents), process.conditional, asked, nearest, to_match, one_image),
@@ -273,9 +275,7 @@ def _nearest(
 
 def _resampled(
     matcher: LatentMatcher, process: PairProcess, count: int, seed: int
-) -> tuple[Spread | None, float | None]:
-    if not count:
-        return None, None
+) -> tuple[Spread, float]:
     generator = seeded(seed, 1)
     anchors = matcher.anchors(process, count, generator)
     drawn = matcher.resample(anchors, process, generator)

@@ -201,12 +201,28 @@ def test_unrecorded_statistics_are_measured_on_some_images(forms, truth, monkeyp
         assert dataset.std == pytest.approx(some.std((1, 2)).mean(0), abs=1e-6)
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"images": 11, "mean": [0, 0, 0]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "null",
+        '{"images": 11, "mean": [0.1, 0.1, 0.1], "std_within_image": [0.1, 0.1, 0.1]}',
+        '{"images": 12, "mean": [0.1, 0.1, 0.1]}',
+        '{"images": 12, "mean": [0.1, 0.1, 0.1], "std_within_image": ["a", "b", "c"]}',
+        '{"images": 12, "mean": [0.1, 0.1], "std_within_image": [0.1, 0.1, 0.1]}',
+    ],
+)
 def test_statistics_of_something_else_are_not_believed(tmp_path, forms, truth, content):
     shutil.copytree(forms["shards"], tmp_path / "d")
     (tmp_path / "d/stats.json").write_text(content)
-    dataset = ThreeDIdent(tmp_path / "d")
-    assert dataset.mean == pytest.approx((truth["images"] / 255).mean((0, 1, 2)), abs=1e-6)
+    shutil.copy(forms["packed"], tmp_path / "p.h5")
+    with h5py.File(tmp_path / "p.h5", "a") as file:
+        file.attrs["stats.json"] = content
+    for name in ("d", "p.h5"):
+        dataset = ThreeDIdent(tmp_path / name)
+        assert dataset.mean == pytest.approx((truth["images"] / 255).mean((0, 1, 2)), abs=1e-6)
+    (tmp_path / "d/stats.json").write_text("{")
+    assert ThreeDIdent(tmp_path / "d").mean == dataset.mean
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -488,6 +504,22 @@ def test_two_views_of_every_image(forms, truth):
             differ += not torch.equal(*both)
     assert sorted(seen) == list(range(12))
     assert 0 < differ < 12  # two draws for each image, not one
+
+
+def noise(image):
+    return torch.randint(0, 256, image.shape, dtype=torch.uint8)
+
+
+def test_order_and_augmentations_are_drawn_anew(forms):
+    views, other = (TwoViews(forms["packed"], noise, batch_size=4, seed=s) for s in (3, 4))
+    batches = [views.batch(0, 0), views.batch(0, 1), views.batch(1, 0), other.batch(0, 0)]
+    drawn = {x.numpy().tobytes() for _, both in batches for x in both}
+    assert len(drawn) == 8
+    orders = [
+        tuple(z[0].tolist() for n in range(3) for z in v.batch(epoch, n)[0][0])
+        for v, epoch in ((views, 0), (views, 1), (other, 0))
+    ]
+    assert len({str(order) for order in orders}) == 3
 
 
 def test_views_depend_on_seed_epoch_and_number(forms):

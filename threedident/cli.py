@@ -242,8 +242,8 @@ def _parse_conditional(
         case _:
             made = Uniform()
     if change is not None:
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", change)
-        if not match:
+        match = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", change)
+        if not match or int(match[2] or match[1]) < 1:
             raise UsageError(f"--change expects K or LEAST-MOST, found {change!r}")
         made = Change(made, int(match[1]) if match[2] is None else (int(match[1]), int(match[2])))
     if not held:
@@ -347,6 +347,7 @@ def render(
     larger --n to extend.
     """
     from threedident.latents import SPLIT_SIZES, load_raw_latents, sample_raw_latents
+    from threedident.partners import check_renderable
     from threedident.render.engine import EngineSettings
     from threedident.render.job import (
         JobOptions,
@@ -380,6 +381,7 @@ def render(
         if given is not None:
             raise UsageError("--pairs draws the latents itself: leave out --latents")
         process = _parse_conditional(conditional, sigma, lam, beta, unchanged, change)
+        check_renderable(process)
     elif any(o not in (None, ()) for o in (conditional, sigma, lam, beta, unchanged, change)):
         raise UsageError("a conditional is for positive pairs: add --pairs")
     if given is None:
@@ -978,6 +980,300 @@ def compare_release(
         click.echo(line)
     if out is not None:
         _save_figure(found.figure(), out)
+
+
+def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from threedident.evaluate.manifest import template
+
+        click.echo(template(), nl=False)
+        ctx.exit()
+
+
+@main.command()
+@click.argument("submission")
+@click.option("--data", type=PATH, required=True, help="The test set, in any form.")
+@click.option("--out", type=PATH, required=True, help="The folder for scores and report.")
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="NAME",
+    help="A metric, such as mcc or dci. Can be repeated.  [default: linear_r2, mcc]",
+)
+@click.option(
+    "--manifest",
+    type=PATH,
+    metavar="FILE.toml",
+    help="Who made the submission, and how.  [default: SUBMISSION.toml beside it, if there]",
+)
+@click.option(
+    "--template",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_template,
+    help="Print a manifest to fill in, only.",
+)
+@click.option("--trust", is_flag=True, help="Run code of the submission's author.")
+@click.option("--checkpoint", type=PATH, metavar="FILE", help="Handed to a Python factory.")
+@click.option("--train", type=PATH, help="A dataset that reference:pca is fitted on.")
+@click.option(
+    "--factors",
+    multiple=True,
+    metavar="FACTOR|GROUP",
+    help="Score these alone. Can be repeated.  [default: all]",
+)
+@click.option(
+    "--folds",
+    type=click.Choice(["2", "single", "in-sample"]),
+    default="2",
+    show_default=True,
+    help="Of the linear R2: each half by the other's fit, the published split, or none.",
+)
+@click.option(
+    "--bootstrap",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="Replicates behind the intervals; 0 for none.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images at once."
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=7200.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For the encoder.",
+)
+@click.option(
+    "--memory-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=8.0,
+    show_default=True,
+    metavar="GB",
+    help="For the encoder.",
+)
+def evaluate(
+    submission: str,
+    data: Path,
+    out: Path,
+    metrics: tuple[str, ...],
+    manifest: Path | None,
+    trust: bool,
+    checkpoint: Path | None,
+    train: Path | None,
+    factors: tuple[str, ...],
+    folds: str,
+    bootstrap: int,
+    seed: int,
+    batch_size: int,
+    time_limit: float,
+    memory_limit: float,
+) -> None:
+    """Score an encoder, or the latents it recovered, on a test set.
+
+    SUBMISSION is one of: embeddings (.npy, .npz or .h5: a row for every test image, in order);
+    an encoder (.onnx: uint8 images (B, 3, H, W) in, codes (B, m) out); with --trust also a
+    Python factory (package.module:factory), .pt2 or TorchScript; or a reference encoder:
+    reference:identity, reference:random, reference:pca, reference:supervised=CHECKPOINT.
+    """
+    from threedident.evaluate import run
+    from threedident.evaluate.scoring import DEFAULT_METRICS
+
+    found = run.evaluate(
+        submission,
+        data,
+        metrics=metrics or DEFAULT_METRICS,
+        manifest=manifest,
+        trust=trust,
+        checkpoint=checkpoint,
+        train=train,
+        factors=factors,
+        folds=2 if folds == "2" else folds,
+        bootstrap=bootstrap,
+        seed=seed,
+        batch_size=batch_size,
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+    )
+    run.write(found, out)
+    what = found.scores["submission"]
+    click.echo(f"{what['name']}: {what['codes']} codes of {len(found.z)} images")
+    if what["about"]:
+        click.echo(what["about"])
+    if what["network_blocked"] is False:
+        click.echo("this system could not take the network from the encoder's process")
+    for line in run.summary(found.scores):
+        click.echo(line)
+    click.echo(f"wrote {out / run.SCORES}, {out / run.REPORT} and {out / run.EMBEDDINGS}")
+
+
+@main.command()
+@click.argument("checkpoint", type=PATH)
+@click.option("--out", type=PATH, required=True, help="The file, e.g. encoder.onnx.")
+@click.option(
+    "--resolution",
+    type=click.IntRange(1, 4096),
+    default=224,
+    show_default=True,
+    help="Pixels along each side of the images it takes.",
+)
+def export(checkpoint: Path, out: Path, resolution: int) -> None:
+    """Write a trained encoder as ONNX: one file, preprocessing inside, any number of images.
+
+    Its codes are held against torch's on random images.
+    """
+    from threedident.evaluate import export as exporting
+
+    made = exporting.export(checkpoint, out, resolution=resolution)
+    click.echo(
+        f"wrote {out}: {made.size / 1e6:.1f} MB, {made.codes} codes, opset {made.opset}; at most "
+        f"{made.difference:.2g} from torch's codes"
+    )
+
+
+@main.group(cls=_Group)
+def leaderboard() -> None:
+    """Collect scored entries, list them, make a page of them, score them again."""
+
+
+_board = click.option(
+    "--board",
+    type=PATH,
+    default=Path("leaderboard"),
+    show_default=True,
+    help="The leaderboard's directory, with a folder entries/ in it.",
+)
+
+
+@leaderboard.command(name="add")
+@click.argument("scores", type=PATH, metavar="SCORES.json")
+@_board
+@click.option("--submission", type=PATH, help="The file that was scored, kept with the entry.")
+@click.option("--link", metavar="URL", help="Where the submission can be had instead.")
+def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: str | None) -> None:
+    """Make an entry's folder, fit for a pull request, of what `3dident evaluate` wrote."""
+    from threedident.evaluate.leaderboard import add
+
+    run, new = add(scores, board, submission=submission, link=link)
+    click.echo(f"{'added' if new else 'there already:'} {run.folder}")
+
+
+@leaderboard.command(name="list")
+@_board
+@click.option("--published/--no-published", default=True, help="The paper's own rows.")
+def leaderboard_list(board: Path, published: bool) -> None:
+    """Print the table: a line for each entry, ranked within its track."""
+    from threedident.evaluate.leaderboard import read_board
+    from threedident.evaluate.ranking import make_rows, table
+
+    for line in table(make_rows(read_board(board), published=published)):
+        click.echo(line)
+
+
+@leaderboard.command(name="html")
+@_board
+@click.option("--out", type=PATH, required=True, help="The site's directory.")
+@click.option("--title", default="3DIdent leaderboard", show_default=True, help="Of the page.")
+def leaderboard_html(board: Path, out: Path, title: str) -> None:
+    """Make a static page that sorts and filters, with every entry's report."""
+    from threedident.evaluate.leaderboard import read_board
+    from threedident.evaluate.leaderboard_page import write_site
+
+    click.echo(f"wrote {write_site(read_board(board), out, title)}")
+
+
+@leaderboard.command(name="check")
+@click.argument("entry", metavar="ENTRY|FOLDER")
+@_board
+@click.option("--data", type=PATH, help="The test set that the entry was scored on.")
+@click.option(
+    "--fresh",
+    type=int,
+    metavar="SEED",
+    help="Score on images rendered anew from this seed, which nobody has trained on.",
+)
+@click.option(
+    "--n",
+    "count",
+    type=click.IntRange(8, MOST_IMAGES),
+    default=4096,
+    show_default=True,
+    help="Fresh images.",
+)
+@click.option("--out", type=PATH, help="Keep the fresh images in this directory.")
+@click.option("--workers", type=click.IntRange(1), help="Render processes.")
+@click.option("--submission", help="The submission, where the entry does not keep it.")
+@click.option("--checkpoint", type=PATH, help="For a Python factory.")
+@click.option("--train", type=PATH, help="The images that reference:pca was fitted on.")
+@click.option("--trust", is_flag=True, help="Run code of the entry's authors (Python, torch).")
+def leaderboard_check(
+    entry: str,
+    board: Path,
+    data: Path | None,
+    fresh: int | None,
+    count: int,
+    out: Path | None,
+    workers: int | None,
+    submission: str | None,
+    checkpoint: Path | None,
+    train: Path | None,
+    trust: bool,
+) -> None:
+    """Score an entry again and say whether it holds.
+
+    ENTRY is an entry's id, for all of its seeds, or the folder of one. On the data it was scored
+    on (--data) scores must be equal; on images rendered anew (--fresh) they must not be worse.
+    """
+    import tempfile
+
+    from threedident.evaluate.leaderboard import find_runs
+    from threedident.evaluate.recheck import (
+        Encoder,
+        check_encoder,
+        check_fresh_seed,
+        recheck,
+        recheck_fresh,
+        render_fresh,
+    )
+
+    if data is None and fresh is None:
+        raise UsageError(
+            "what shall it be scored on? --data TEST (the test set it was scored on), or "
+            "--fresh SEED"
+        )
+    runs = find_runs(entry, board)
+    encoder = Encoder(submission, checkpoint, train, trust)
+    for run in runs:
+        if fresh is not None:
+            check_fresh_seed(run, fresh)
+        check_encoder(run, encoder)
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="3dident-fresh-") as scratch:
+        target = out or Path(scratch) / "fresh"
+        for run in runs:
+            click.echo(f"{run.entry}, seed {run.seed}")
+            if fresh is None:
+                assert data is not None
+                verdict = recheck(run, data, encoder)
+            else:
+                for remark in render_fresh(
+                    run, fresh, target, count=count, data=data, workers=workers
+                ):
+                    click.echo(f"  note: {remark}")
+                verdict = recheck_fresh(run, target, encoder)
+            for line in verdict.lines:
+                click.echo(f"  {line}")
+            for fault in verdict.faults:
+                click.echo(f"  fault: {fault}", err=True)
+            click.echo(f"  {'it holds' if verdict.holds else 'it does not hold'}")
+            bad += not verdict.holds
+    if bad:
+        raise SystemExit(1)
 
 
 @main.command()

@@ -27,8 +27,12 @@ PACKAGES: dict[str | None, dict[str, str]] = {
     "train": {
         "faiss-cpu": "faiss",
         "matplotlib": "matplotlib",
+        "onnx": "onnx",
+        "onnxruntime": "onnxruntime",
+        "onnxscript": "onnxscript",
         "scikit-learn": "sklearn",
         "scipy": "scipy",
+        "threadpoolctl": "threadpoolctl",
         "torch": "torch",
         "torchvision": "torchvision",
     },

@@ -1,0 +1,209 @@
+"""What metrics assume, checked: a warning where it does not hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from threedident.evaluate.arrays import Float64, standardised, varying
+from threedident.evaluate.linear import Folds, splits
+
+#: Every code of a warning and when it is given.
+CODES = {
+    "few_samples": "fewer than 10 (m + 1) samples to fit m codes on",
+    "constant_factors": "factors that do not vary",
+    "dependent_factors": "factors, or their squares, that correlate",
+    "collapsed_codes": "codes that do not vary, or of too low a rank",
+    "duplicated_codes": "codes with an absolute correlation above 0.999",
+    "unequal_dimensions": "another number of codes than of varying factors, for the MCC",
+    "not_injective": "different latents of the generator share an image",
+    "halves_differ": "the two halves of the samples do not look alike",
+    "undefined_score": "a score that is no number",
+}
+_PER_CODE = 10
+_DEPENDENT = 0.1  # a correlation that matters, if significant
+_SIGNIFICANT = 5.0  # standard errors
+_DUPLICATED = 0.999
+_FLOAT32 = 1e-5  # relative: below it lies what rounding leaves of nothing
+_MOST_COMPARED = 2048  # codes; pairs of more are too many
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Warning_:
+    """An assumption that does not hold.
+
+    Attributes:
+        code: one of `CODES`.
+        message: what was found, and what it means for the scores.
+    """
+
+    code: str
+    message: str
+
+
+def check_assumptions(
+    z: Float64,
+    z_hat: Float64,
+    *,
+    factors: Sequence[str],
+    metrics: Collection[str],
+    folds: Folds,
+    not_injective: Sequence[str] = (),
+) -> tuple[Warning_, ...]:
+    """Warnings, in the order of `CODES`.
+
+    Args:
+        z: (N, n).
+        z_hat: (N, m).
+        factors: names of the n factors.
+        metrics: names of the metrics that are computed.
+        folds: of the linear regression.
+        not_injective: reasons why the generator is not injective.
+    """
+    found = [
+        *_few_samples(z, z_hat, folds),
+        *_factors(z, factors),
+        *_codes(z, z_hat),
+        *_dimensions(z, z_hat, metrics),
+        *_halves(z, z_hat, factors),
+    ]
+    if not_injective:
+        found.append(
+            Warning_(
+                "not_injective",
+                f"the generator is not injective: {'; '.join(not_injective)}. No encoder can "
+                "recover all factors; where the best possible score is known, it stands beside "
+                "the score, with the share of it reached",
+            )
+        )
+    order = list(CODES)
+    return tuple(sorted(found, key=lambda warning: order.index(warning.code)))
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _few_samples(z: Float64, z_hat: Float64, folds: Folds) -> Iterator[Warning_]:
+    rows = min(train.stop - train.start for train, _ in splits(len(z), folds))
+    width = z_hat.shape[1]
+    if rows < _PER_CODE * (width + 1):
+        yield Warning_(
+            "few_samples",
+            f"{rows} samples to fit {width} codes on: R2 means little below "
+            f"{_PER_CODE * (width + 1)}; use a larger test set or fewer codes",
+        )
+
+
+def _factors(z: Float64, names: Sequence[str]) -> Iterator[Warning_]:
+    moves = varying(z)
+    if not moves.all():
+        still = [name for name, there in zip(names, moves, strict=True) if not there]
+        yield Warning_(
+            "constant_factors", f"{_some(still)} do not vary: left out of every mean over factors"
+        )
+    kept = [name for name, there in zip(names, moves, strict=True) if there]
+    plain = standardised(z[:, moves])
+    squares = standardised(plain**2)
+    both = np.concatenate([plain, squares], 1)
+    correlation = np.abs(both.T @ both / len(z))
+    count = len(kept)
+    # Of each pair of factors, the largest over the factors themselves and their squares.
+    strongest = correlation.reshape(2, count, 2, count).max((0, 2))
+    limit = max(_DEPENDENT, _SIGNIFICANT / np.sqrt(len(z)))
+    pairs = np.argwhere(np.triu(strongest > limit, 1))
+    if len(pairs):
+        shown = [f"{kept[i]} and {kept[j]} ({strongest[i, j]:.2f})" for i, j in pairs]
+        yield Warning_(
+            "dependent_factors",
+            f"factors depend on each other, by the correlation of them or their squares: "
+            f"{_some(shown)}. A code of one then scores on the other, and the theory assumes "
+            "independent factors",
+        )
+        return
+    smallest = np.linalg.eigvalsh(plain.T @ plain / len(z))[0]
+    if len(z) > 10 * count and smallest < 0.01:
+        yield Warning_(
+            "dependent_factors",
+            f"the factors are nearly collinear: the smallest eigenvalue of their correlation "
+            f"matrix is {smallest:.2g}. The theory assumes independent factors",
+        )
+
+
+def _codes(z: Float64, z_hat: Float64) -> Iterator[Warning_]:
+    width = z_hat.shape[1]
+    largest = np.abs(z_hat).max(0)
+    still = z_hat.std(0) <= 0.1 * _FLOAT32 * np.where(largest > 0, largest, 1)
+    expected = min(int(varying(z).sum()), width, len(z) - 1)
+    codes = standardised(z_hat)
+    rank = _rank(codes)
+    if still.any() or rank < expected:
+        what = []
+        if still.any():
+            what.append(f"codes {_some([str(i) for i in np.flatnonzero(still)])} do not vary")
+        if rank < expected:
+            what.append(f"the codes have rank {rank}, where {expected} factors are to be held")
+        yield Warning_("collapsed_codes", "; ".join(what))
+    if width <= _MOST_COMPARED:
+        moving = np.flatnonzero(~still)
+        table = np.abs(codes[:, moving].T @ codes[:, moving] / len(z))
+        pairs = np.argwhere(np.triu(table > _DUPLICATED, 1))
+        if len(pairs):
+            shown = [f"{moving[i]} and {moving[j]}" for i, j in pairs]
+            yield Warning_(
+                "duplicated_codes",
+                f"codes {_some(shown)} are copies of each other: metrics that look for one code "
+                "per factor count them apart",
+            )
+
+
+def _rank(codes: Float64) -> int:
+    """Of standardised codes, at the precision of float32."""
+    if codes.shape[1] >= len(codes):
+        values = np.linalg.eigvalsh(codes @ codes.T)
+    else:
+        values = np.linalg.eigvalsh(codes.T @ codes)
+    return int((values > _FLOAT32**2 * max(values[-1], np.finfo(float).tiny)).sum())
+
+
+def _dimensions(z: Float64, z_hat: Float64, metrics: Collection[str]) -> Iterator[Warning_]:
+    count, width = int(varying(z).sum()), z_hat.shape[1]
+    if width == count or not any(name.startswith("mcc") for name in metrics):
+        return
+    meaning = (
+        f"the assignment picks the best {count} of them, which raises the MCC of chance"
+        if width > count
+        else f"{count - width} factors can have no code and count as 0"
+    )
+    yield Warning_("unequal_dimensions", f"{width} codes for {count} varying factors: {meaning}")
+
+
+def _halves(z: Float64, z_hat: Float64, names: Sequence[str]) -> Iterator[Warning_]:
+    """Means of the halves that differ by more than their standard errors allow."""
+    half = len(z) // 2
+    limit = _SIGNIFICANT * np.sqrt(1 / half + 1 / (len(z) - half))
+    different = [
+        what
+        for values, what in (
+            *((z[:, [i]], name) for i, name in enumerate(names)),
+            (z_hat, "the codes"),
+        )
+        if (np.abs(np.diff(_half_means(values), axis=0)) > limit).any()
+    ]
+    if different:
+        yield Warning_(
+            "halves_differ",
+            f"the means of {_some(different)} differ between the first and second half of the "
+            "samples: they are no random order, which fitting on one half and scoring on the "
+            "other takes for granted; shuffle them",
+        )
+
+
+def _half_means(values: Float64) -> Float64:
+    scaled = standardised(values)
+    half = len(values) // 2
+    return np.stack([scaled[:half].mean(0), scaled[half:].mean(0)])

@@ -1,0 +1,257 @@
+"""Rows of a leaderboard: runs of one entry, averaged, and ranked among their like."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from threedident.evaluate.labels import TRACKS, in_order, metric_label
+from threedident.evaluate.leaderboard import Run
+from threedident.evaluate.published_scores import SEEDS, TABLE_4, PublishedRow
+from threedident.store import differences
+
+#: So many seeds make an entry.
+ENOUGH = 3
+PUBLISHED_DATA = "published"
+#: Settings that may differ between scores that compare: what they decide is not the score.
+_HARMLESS = ("bootstrap", "codes", "confidence", "interval", "shuffles")
+
+
+@dataclasses.dataclass(frozen=True)
+class Average:
+    """A metric over the seeds of a row.
+
+    Attributes:
+        mean: over seeds.
+        std: their sample standard deviation (over k - 1); None for one seed.
+        rank: within track and data, from 1; None where the row is not ranked.
+    """
+
+    mean: float
+    std: float | None
+    rank: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditions:
+    """What a run was scored on, and how. Scores under other conditions do not compare.
+
+    Attributes:
+        data: what decides the test set, and the settings of the metrics.
+    """
+
+    data: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, run: Run) -> Conditions:
+        """Those of a run."""
+        found = run.scores["data"]
+        shown = ("fingerprint", "preset", "split", "seed", "images", "resolution", "factors")
+        settings = {k: v for k, v in run.scores["settings"].items() if k not in _HARMLESS}
+        return cls({**{key: found.get(key) for key in shown}, "settings": settings})
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Equal for equal conditions; short."""
+        text = json.dumps(self.data, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    @property
+    def label(self) -> str:
+        """In words, with as much of the hashes as tells them apart."""
+        data = self.data
+        made = f"{data['preset'] or 'imported'}, {data['split'] or 'given latents'}"
+        if data["seed"] is not None:
+            made += f" seed {data['seed']}"
+        if data["resolution"]:
+            made += f", {data['resolution']} px"
+        return f"{made}, {data['images']} images ({self.key})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes:
+        name: the entry's, as its manifest has it.
+        track: as its manifest has it.
+        averages: by metric.
+        seeds: how many there are.
+        runs: the entry's, by seed; none for the paper's rows.
+        conditions: None for the paper's rows.
+        published: the paper's row that this is.
+    """
+
+    name: str
+    track: str
+    averages: Mapping[str, Average]
+    seeds: int
+    runs: tuple[Run, ...] = ()
+    conditions: Conditions | None = None
+    published: PublishedRow | None = None
+
+    @property
+    def preliminary(self) -> bool:
+        """Too few seeds for a rank."""
+        return self.published is None and self.seeds < ENOUGH
+
+    @property
+    def verifiable(self) -> bool:
+        """Whether the submission can be scored on fresh data."""
+        return self.published is None and all(
+            run.scores["submission"]["kind"] != "embeddings" for run in self.runs
+        )
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """Of the first seed; the others agree with it."""
+        return self.runs[0].manifest if self.runs else {}
+
+    @property
+    def data_key(self) -> str:
+        """What it was scored on, in short."""
+        return self.conditions.key if self.conditions else PUBLISHED_DATA
+
+
+def average(values: Sequence[float]) -> Average:
+    """Mean and sample standard deviation of at least one value."""
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Average(mean, None)
+    squares = math.fsum((v - mean) ** 2 for v in values)
+    return Average(mean, math.sqrt(squares / (len(values) - 1)))
+
+
+def make_rows(runs: Iterable[Run], *, published: bool = True) -> list[Row]:
+    """The table: a row for an entry on one test set, ranked within its track.
+
+    Args:
+        runs: of the board.
+        published: whether the paper's rows stand among them.
+
+    Returns:
+        Rows by track, data and rank by the first metric; then preliminary ones, then the
+        paper's.
+    """
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in sorted(runs, key=lambda r: (r.entry, r.seed)):
+        groups.setdefault((run.entry, Conditions.of(run).key), []).append(run)
+    rows = _ranked([_row(tuple(group)) for group in groups.values()])
+    if published:
+        rows += [_published_row(each) for each in TABLE_4]
+    tracks = list(TRACKS)
+    best = metrics_of(rows)[:1]
+
+    def order(row: Row) -> tuple[Any, ...]:
+        found = row.averages.get(best[0]) if best else None
+        return (
+            tracks.index(row.track),
+            row.published is not None,
+            row.preliminary,
+            row.data_key,
+            -found.mean if found else math.inf,
+            row.name,
+        )
+
+    return sorted(rows, key=order)
+
+
+def _row(runs: tuple[Run, ...]) -> Row:
+    # A metric that some seeds lack would be a mean over other runs than the rest.
+    shared = [
+        name
+        for name in in_order(runs[0].scores["scores"])
+        if all(run.value(name) is not None for run in runs)
+    ]
+    averages = {name: average([run.value(name) or 0.0 for run in runs]) for name in shared}
+    manifest = runs[0].manifest
+    return Row(
+        str(manifest["name"]),
+        str(manifest.get("track") or "other"),
+        averages,
+        len(runs),
+        runs,
+        Conditions.of(runs[0]),
+    )
+
+
+def _published_row(each: PublishedRow) -> Row:
+    averages = {name: Average(mean, std) for name, (mean, std) in each.scores.items()}
+    return Row(each.name, each.track, averages, SEEDS, published=each)
+
+
+def _ranked(rows: list[Row]) -> list[Row]:
+    """The rows with ranks: one more than the rows of equal track and data that are better."""
+    rivals: dict[tuple[str, str, str], list[float]] = {}
+    for row in rows:
+        for metric, found in row.averages.items():
+            if not row.preliminary:
+                rivals.setdefault((row.track, row.data_key, metric), []).append(-found.mean)
+    for means in rivals.values():
+        means.sort()
+
+    def rank(row: Row, metric: str, found: Average) -> Average:
+        if row.preliminary:
+            return found
+        better = bisect.bisect_left(rivals[row.track, row.data_key, metric], -found.mean)
+        return dataclasses.replace(found, rank=1 + better)
+
+    return [
+        dataclasses.replace(
+            row, averages={metric: rank(row, metric, a) for metric, a in row.averages.items()}
+        )
+        for row in rows
+    ]
+
+
+def metrics_of(rows: Iterable[Row]) -> list[str]:
+    """The metrics that any row has, in the order in which pages show them."""
+    return in_order(name for row in rows for name in row.averages)
+
+
+def remarks(rows: Iterable[Row]) -> list[str]:
+    """What keeps rows from being compared, a sentence each."""
+    found = {row.data_key: row.conditions for row in rows if row.conditions is not None}
+    if len(found) < 2:
+        return []
+    several = list(found.values())
+    lines = [
+        f"Entries were scored on {len(several)} different test sets or with different settings. "
+        "Ranks are given within each; scores of different ones do not compare."
+    ]
+    first = several[0]
+    for other in several[1:]:
+        names = ", ".join(name for name, _, _ in differences(first.data, other.data))
+        lines.append(f"{other.label} differs from {first.label} in: {names}")
+    return lines
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """The rows as `3dident leaderboard list` prints them."""
+    metrics = metrics_of(rows)
+    lines = [
+        f"{'rank':<6}{'track':<16}{'entry':<40}{'seeds':<7}"
+        + "".join(f"{metric_label(name):<18}" for name in metrics)
+        + "data"
+    ]
+    for row in rows:
+        first = row.averages.get(metrics[0])
+        rank = str(first.rank) if first and first.rank else "-"
+        name = row.name if row.published is None else f"{row.name} (published)"
+        cells = "".join(f"{_percent(row.averages.get(name)):<18}" for name in metrics)
+        lines.append(
+            f"{rank:<6}{TRACKS[row.track]:<16}{name:<40}{row.seeds:<7}{cells}{row.data_key}"
+        )
+    return [*lines, *(f"warning: {remark}" for remark in remarks(rows))]
+
+
+def _percent(found: Average | None) -> str:
+    if found is None:
+        return "-"
+    return f"{100 * found.mean:.2f}" + ("" if found.std is None else f" +- {100 * found.std:.2f}")

@@ -1,0 +1,73 @@
+"""Datasets that are made up instead of rendered, for the tests of what reads them."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from threedident.datasets.convert import from_published
+from threedident.datasets.reading import read_images
+
+
+class MadeUp:
+    """Noise for images; raw latents uniform, unless they are given."""
+
+    manifest = None
+
+    def __init__(self, count: int, side: int, raw: np.ndarray | None) -> None:
+        random = np.random.default_rng(5)
+        self.shape = (side, side, 3)
+        self.pixels = random.integers(0, 256, (count, *self.shape), np.uint8)
+        uniform = random.uniform(-1, 1, (count, 10)).astype(np.float32)
+        self.raw_latents = uniform if raw is None else raw.astype(np.float32)
+        self.latents = 3 * self.raw_latents
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, indices, out) -> None:
+        out[:] = self.pixels[list(indices)]
+
+    def image(self, index: int) -> np.ndarray:
+        return read_images(self, [index])[0]
+
+
+def make(
+    root: Path,
+    count: int,
+    *,
+    side: int = 8,
+    raw: np.ndarray | None = None,
+    compression: str = "none",
+) -> MadeUp:
+    """Writes a dataset directory of shards of 100; returns what it must hold."""
+    made = MadeUp(count, side, raw)
+    from_published(made, root, shard_size=100, compression=compression)
+    return made
+
+
+def same(a, b) -> bool:
+    """Whether two batches of pairs are equal."""
+    flat = [[t for pair in batch for t in pair] for batch in (a, b)]
+    return all(torch.equal(p, q) for p, q in zip(*flat, strict=True))
+
+
+def in_a_fork(work: Callable[..., Any], *arguments: Any) -> None:
+    """Runs a function in a forked process; fails where that fails, or hangs."""
+    child = mp.get_context("fork").Process(target=work, args=arguments)
+    child.start()
+    wait_for(child)
+
+
+def wait_for(child: Any) -> None:
+    """Fails unless a process ends well."""
+    child.join(120)
+    ended = child.exitcode
+    child.kill()
+    child.join()
+    assert ended == 0

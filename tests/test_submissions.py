@@ -1,0 +1,1072 @@
+"""What strangers hand in: every kind scored, and every hostile file refused, with nothing left."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import uuid
+import warnings
+import zipfile
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from made import make
+from onnx import TensorProto, helper, numpy_helper
+
+from threedident.baselines.encoders import ImageEncoder, ResNetEncoder, SphereOutput, save_encoder
+from threedident.datasets.convert import to_published
+from threedident.datasets.dataset import ThreeDIdent
+from threedident.datasets.reading import open_source
+from threedident.errors import DatasetError, UsageError
+from threedident.evaluate import manifest as manifests
+from threedident.evaluate import run
+from threedident.evaluate.embeddings import read_embeddings
+from threedident.evaluate.graph import MOST_WEIGHTS
+from threedident.evaluate.inference import run_encoder
+from threedident.evaluate.reference import run_reference
+from threedident.evaluate.schema import check_scores
+from threedident.evaluate.submission import digest, file_digest, identify
+
+COUNT, SIDE = 40, 16
+MARK = "PYTHON_3DIDENT_TEST"  # inherited by the processes of encoders, whatever else is not
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("test set") / "data"
+    make(path, COUNT, side=SIDE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def data(root) -> ThreeDIdent:
+    return ThreeDIdent(root)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(tmp_path_factory, monkeypatch):
+    mark, scratch = uuid.uuid4().hex, tmp_path_factory.mktemp("scratch")
+    monkeypatch.setenv(MARK, mark)
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    yield
+    assert running(mark) == []
+    assert list(scratch.iterdir()) == []
+
+
+def running(mark: str) -> list[int]:
+    """Processes that were started with a mark in their environment, zombies aside."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes() and state != "Z":
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def codes_of(submission, data, **limits):
+    limits = {"time_limit": 60, "memory_limit": 6, "batch_size": 16, **limits}
+    return run_encoder(submission, data, **limits).codes
+
+
+def refusal(path, data, trust=False, **limits) -> str:
+    """What an evaluation says of a submission that it refuses, in one printable line."""
+    with pytest.raises((UsageError, DatasetError)) as caught:
+        codes_of(identify(path, trust=trust), data, **limits)
+    said = str(caught.value)
+    assert said.isprintable()
+    assert len(said) < 1500
+    return said
+
+
+def codes(m=3, dtype=np.float32, count=COUNT):
+    return np.random.default_rng(0).normal(size=(count, m)).astype(dtype)
+
+
+# Embeddings
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f8"])
+def test_embeddings_come_back(tmp_path, data, dtype):
+    given = codes(dtype=dtype)
+    np.save(tmp_path / "a.npy", np.asfortranarray(given))
+    np.savez(tmp_path / "a.npz", z_hat=given)
+    np.savez_compressed(tmp_path / "b.npz", z_hat=given)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("z_hat", data=given, chunks=(7, 2), compression="gzip")
+    for name in ("a.npy", "a.npz", "b.npz", "a.h5"):
+        assert np.array_equal(read_embeddings(tmp_path / name, COUNT), given), name
+        if dtype != "f2":
+            continue
+        submission = identify(tmp_path / name)
+        assert submission.kind == "embeddings"
+        found = codes_of(submission, data)
+        assert found.dtype == np.float32
+        assert np.array_equal(found, given.astype(np.float32))
+        assert digest(submission) == file_digest(tmp_path / name)
+
+
+class Trap:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+def pickled(path, trap):
+    array = np.array([[Trap(trap)]], dtype=object)
+    if path.suffix == ".npz":
+        np.savez(path, z_hat=array)
+    else:
+        np.save(path, array, allow_pickle=True)
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_pickled_objects_stay_pickled(tmp_path, data, name):
+    pickled(tmp_path / name, tmp_path / "trapped")
+    found = np.load(tmp_path / name, allow_pickle=True)
+    if name == "a.npz":
+        with found:
+            found["z_hat"]
+    (tmp_path / "trapped").rmdir()  # so it was made: the trap works
+    assert "expected an array of float16, float32 or float64" in refusal(tmp_path / name, data)
+    assert not (tmp_path / "trapped").exists()
+
+
+def npy_head(shape, descr="<f4"):
+    text = str({"descr": descr, "fortran_order": False, "shape": shape})
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (npy_head((COUNT, 10**15)), "at most 4096 codes"),
+        (npy_head((COUNT, 4000)), "takes 640[0-9]* bytes with its head, found"),
+        (npy_head((10**12, 3)), "1000000000000 rows, the test set 40 images"),
+        (npy_head((COUNT, 3)) + bytes(COUNT * 12 + 1), "with its head, found"),
+        (npy_head((COUNT, 3, 1)) + bytes(COUNT * 12), "expected an array of shape"),
+        (npy_head((COUNT, 3), "<i8") + bytes(COUNT * 24), "found int64"),
+        (npy_head((COUNT, 3), "<c8") + bytes(COUNT * 24), "found complex64"),
+        (npy_head((COUNT, 3), "|O"), "found object"),
+        (npy_head((-1, -3)), "expected an array of shape"),
+        (b"\x93NUMPY\x01\x00\xff\xff{", "not a .npy array"),
+        (b"\x93NUMPY\x09\x00\x01\x00{", "not a .npy array of an unknown version"),
+        (npy_head("open('x')"), "not a .npy array|expected"),
+        (b"", "not a .npy array"),
+    ],
+)
+def test_npy_heads_that_lie(tmp_path, content, said):
+    path = tmp_path / "a.npy"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        read_embeddings(path, COUNT)
+
+
+def zipped(path, entries, **patches):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    if "declared" in patches:  # the size unpacked, in the directory at the end
+        content = bytearray(path.read_bytes())
+        place = content.index(b"PK\x01\x02") + 24
+        content[place : place + 4] = struct.pack("<I", patches["declared"])
+        path.write_bytes(content)
+
+
+GOOD = npy_head((COUNT, 3)) + codes().tobytes()
+
+
+@pytest.mark.parametrize(
+    ("entries", "patches", "said"),
+    [
+        # A bomb: 200 MB of zeros in 200 KB, behind a head that fits.
+        ({"z_hat.npy": GOOD + bytes(200_000_000)}, {}, "declares 0.2 GB unpacked, at most"),
+        ({"z_hat.npy": GOOD}, {"declared": 0xFFFFFFF0}, "declares 4.29 GB unpacked, at most"),
+        ({"z_hat.npy": GOOD[:-5]}, {"declared": len(GOOD)}, "is cut short"),
+        ({"other.npy": GOOD}, {}, "must hold one array, 'z_hat', found 'other.npy'"),
+        ({"z_hat.npy": GOOD, "b.npy": GOOD}, {}, "must hold one array"),
+        ({f"{i}.npy": b"" for i in range(2000)}, {}, r"must hold one array.*\.\.\."),
+        ({}, {}, "must hold one array"),
+    ],
+)
+def test_archives_that_lie(tmp_path, entries, patches, said):
+    path = tmp_path / "a.npz"
+    zipped(path, entries, **patches)
+    with pytest.raises(UsageError, match=said):
+        read_embeddings(path, COUNT)
+
+
+def test_a_damaged_archive(tmp_path):
+    path = tmp_path / "a.npz"
+    zipped(path, {"z_hat.npy": GOOD})
+    content = bytearray(path.read_bytes())
+    for place in range(60, len(content), 7):
+        damaged = content.copy()
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        try:
+            found = read_embeddings(path, COUNT)
+        except UsageError as error:
+            assert "a.npz" in str(error)
+        else:  # a date, or the like
+            assert np.array_equal(found, codes())
+
+
+def test_a_zip_bomb_in_full(tmp_path, data):
+    zipped(tmp_path / "bomb.npz", {"z_hat.npy": GOOD + bytes(200_000_000)})
+    assert (tmp_path / "bomb.npz").stat().st_size < 300_000
+    assert "declares 0.2 GB unpacked" in refusal(tmp_path / "bomb.npz", data)
+
+
+def external_storage(file, folder):
+    (folder / "secret.bin").write_bytes(codes().tobytes())
+    where = [(str(folder / "secret.bin"), 0, COUNT * 12)]
+    file.create_dataset("z_hat", (COUNT, 3), "f4", external=where)
+
+
+def other_file(folder):
+    with h5py.File(folder / "other.h5", "w") as other:
+        other["z_hat"] = codes()
+    return str(folder / "other.h5")
+
+
+def external_link(file, folder):
+    file["z_hat"] = h5py.ExternalLink(other_file(folder), "z_hat")
+
+
+def virtual(file, folder):
+    layout = h5py.VirtualLayout((COUNT, 3), "f4")
+    layout[:] = h5py.VirtualSource(other_file(folder), "z_hat", (COUNT, 3))
+    file.create_virtual_dataset("z_hat", layout)
+
+
+def soft_link(file, _):
+    file.create_dataset("group/inner", data=codes())
+    file["z_hat"] = h5py.SoftLink("/group/inner")
+    del file["group"]
+
+
+def in_a_group(file, _):
+    file.create_dataset("z_hat/z_hat", data=codes())
+
+
+def huge_chunks(file, _):
+    file.create_dataset(
+        "z_hat", (COUNT, 3), "f4", chunks=(50_000, 300), maxshape=(None, None), compression="gzip"
+    )
+
+
+HDF5 = {
+    "external storage": (external_storage, "stored in other files, which are not read"),
+    "external link": (external_link, "is a link to elsewhere, which is not followed"),
+    "soft link": (soft_link, "is a link to elsewhere, which is not followed"),
+    "virtual": (virtual, "stored in other files, which are not read"),
+    "group": (in_a_group, "is not an array"),
+    "lzf": (
+        lambda f, _: f.create_dataset("z_hat", data=codes(), compression="lzf"),
+        "only gzip is read",
+    ),
+    "shuffle": (
+        lambda f, _: f.create_dataset("z_hat", data=codes(), compression="gzip", shuffle=True),
+        "only gzip is read",
+    ),
+    "unknown filter": (
+        lambda f, _: (
+            f["z_hat"].id
+            if f.create_dataset("z_hat", (COUNT, 3), "f4", chunks=(4, 3), fletcher32=True)
+            else None
+        ),
+        "only gzip is read",
+    ),
+    "huge shape": (
+        lambda f, _: f.create_dataset("z_hat", (COUNT, 10**12), "f4", chunks=(1, 1000)),
+        "at most 4096 codes",
+    ),
+    "huge chunks": (huge_chunks, "stored in chunks of"),
+    "objects": (
+        lambda f, _: f.create_dataset("z_hat", (COUNT, 3), h5py.string_dtype()),
+        "expected an array of floats",
+    ),
+    "integers": (lambda f, _: f.create_dataset("z_hat", (COUNT, 3), "i4"), "array of floats"),
+    "null": (lambda f, _: f.create_dataset("z_hat", data=h5py.Empty("f4")), "array of floats"),
+    "rows": (
+        lambda f, _: f.create_dataset("z_hat", (COUNT - 1, 3), "f4"),
+        "has 39 rows, the test set 40 images",
+    ),
+    "other name": (lambda f, _: f.create_dataset("codes", data=codes()), "must hold one array"),
+}
+
+
+@pytest.mark.parametrize("kind", HDF5)
+def test_hdf5_that_reaches_out(tmp_path, kind):
+    build, said = HDF5[kind]
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    with h5py.File(inner / "a.h5", "w") as file:
+        build(file, tmp_path)
+    with pytest.raises((UsageError, DatasetError), match=said):
+        read_embeddings(inner / "a.h5", COUNT)
+
+
+def test_hdf5_of_another_file_in_full(tmp_path, data):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        external_storage(file, tmp_path)
+    assert "stored in other files" in refusal(tmp_path / "a.h5", data)
+    (tmp_path / "b.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+    assert "not a readable file" in refusal(tmp_path / "b.h5", data)
+
+
+def test_an_external_link_is_not_even_opened(tmp_path):
+    """A link to a pipe: whoever opens it waits for ever."""
+    os.mkfifo(tmp_path / "pipe.h5")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["z_hat"] = h5py.ExternalLink(str(tmp_path / "pipe.h5"), "z_hat")
+    with pytest.raises(DatasetError, match="not followed"):
+        read_embeddings(tmp_path / "a.h5", COUNT)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda c: c[:-1], "has 39 rows, the test set 40 images"),
+        (lambda c: c.astype(np.float32) * np.where(np.arange(COUNT) == 20, np.nan, 1)[:, None], ""),
+        (lambda c: np.where(c > 1, 1e300, c), "not finite in float32"),
+    ],
+)
+def test_embeddings_that_do_not_fit(tmp_path, data, change, said):
+    np.save(tmp_path / "a.npy", change(codes(dtype=np.float64)))
+    found = refusal(tmp_path / "a.npy", data)
+    assert said in found
+    if not said:
+        assert "the codes of image 20 are not finite in float32 (nan; 1 of these 16" in found
+
+
+# ONNX
+
+
+def save_onnx(path, nodes, *, initializers=(), source=None, target=None, opsets=(), **options):
+    """A model of given nodes from `images` to `z_hat`."""
+    source = source or helper.make_tensor_value_info(
+        "images", TensorProto.UINT8, ["B", 3, "H", "W"]
+    )
+    target = target or helper.make_tensor_value_info("z_hat", TensorProto.FLOAT, ["B", "m"])
+    graph = helper.make_graph(nodes, "graph", [source], [target], list(initializers))
+    imports = [helper.make_opsetid("", 18), *(helper.make_opsetid(d, 1) for d in opsets)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=9, **options)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def weight(name, array):
+    return numpy_helper.from_array(np.asarray(array), name)
+
+
+def mean_nodes(out="z_hat"):
+    """The mean of each channel, in [0, 255]."""
+    return [
+        helper.make_node("Cast", ["images"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["floats", "axes"], [out], keepdims=0),
+    ]
+
+
+AXES = weight("axes", np.array([2, 3]))
+
+
+def channel_means(data):
+    return data.images(range(COUNT)).float().mean((2, 3)).numpy()
+
+
+def test_onnx_gives_its_codes(tmp_path, data):
+    path = save_onnx(tmp_path / "a.onnx", mean_nodes(), initializers=[AXES])
+    for batch in (16, 40, 7):
+        assert np.allclose(codes_of(identify(path), data, batch_size=batch), channel_means(data))
+    assert digest(identify(path)) == file_digest(path)
+
+
+def externally(location, size=12):
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[3])
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", 0), ("length", size)):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, str(value)
+    return tensor
+
+
+def scaled(path, tensor):
+    nodes = [*mean_nodes("means"), helper.make_node("Mul", ["means", "w"], ["z_hat"])]
+    return save_onnx(path, nodes, initializers=[AXES, tensor])
+
+
+def test_onnx_with_weights_beside_it_is_hashed_with_them(tmp_path, data):
+    folder = tmp_path / "submission"
+    (folder / "inner").mkdir(parents=True)
+    path = scaled(folder / "a.onnx", externally("inner/w.bin"))
+    (folder / "inner" / "w.bin").write_bytes(np.array([1, 2, 3], np.float32).tobytes())
+    encoding = run_encoder(identify(path), data)
+    assert np.allclose(encoding.codes, channel_means(data) * [1, 2, 3])
+    assert encoding.external == ("inner/w.bin",)
+    before = digest(identify(path), encoding.external)
+    assert before != file_digest(path)
+    (folder / "inner" / "w.bin").write_bytes(np.array([1, 2, 4], np.float32).tobytes())
+    assert digest(identify(path), encoding.external) != before
+
+
+@pytest.mark.parametrize(
+    "location", ["../secret.bin", "{}/secret.bin", "link.bin", "in/secret.bin"]
+)
+def test_onnx_with_weights_outside_of_its_folder(tmp_path, data, location):
+    (tmp_path / "secret.bin").write_bytes(np.ones(3, np.float32).tobytes())
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    (folder / "in").symlink_to(tmp_path)
+    path = scaled(folder / "a.onnx", externally(location.format(tmp_path)))
+    said = refusal(path, data)
+    assert ("which is a link" if "link" in location or "in/" in location else "outside") in said
+    with pytest.raises(UsageError, match="keeps weights in"):
+        digest(identify(path), [location.format(tmp_path)])
+
+
+def inside_if(node_or_tensor):
+    """Hides a node or weight in a branch."""
+    empty = helper.make_graph([], "empty", [], [])
+    if isinstance(node_or_tensor, TensorProto):
+        branch = helper.make_graph([], "branch", [], [], [node_or_tensor])
+    else:
+        branch = helper.make_graph([node_or_tensor], "branch", [], [])
+    return helper.make_node("If", ["yes"], ["never"], then_branch=branch, else_branch=empty)
+
+
+def huge(dims):
+    return TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims)
+
+
+def test_onnx_with_huge_weights(tmp_path, data):
+    path = scaled(tmp_path / "a.onnx", huge([1 << 40]))
+    assert f"declares weights of {4 * 2**40 / 1e9:.3g} GB" in refusal(path, data)
+    nodes = [*mean_nodes(), inside_if(huge([1 << 30, 1 << 30]))]
+    save_onnx(path, nodes, initializers=[AXES])
+    assert "declares weights" in refusal(path, data)
+    constant = helper.make_node("Constant", [], ["c"], value=huge([MOST_WEIGHTS]))
+    save_onnx(path, [*mean_nodes(), constant], initializers=[AXES])
+    assert "declares weights" in refusal(path, data)
+    # Declared, but not there: the runtime says so.
+    scaled(path, huge([3]))
+    assert "a.onnx failed" in refusal(path, data)
+    scaled(path, huge([-3]))
+    assert "negative size" in refusal(path, data)
+
+
+def test_onnx_with_operators_of_others(tmp_path, data):
+    for domain in ("evil.example", "com.microsoft", "ai.onnx.training"):
+        custom = helper.make_node("Op", ["means"], ["z_hat"], domain=domain)
+        path = tmp_path / "a.onnx"
+        save_onnx(path, [*mean_nodes("means"), custom], initializers=[AXES], opsets=[domain])
+        assert f"uses the operator Op of '{domain}'" in refusal(path, data)
+    hidden = inside_if(helper.make_node("Op", [], ["x"], domain="evil.example"))
+    save_onnx(path, [*mean_nodes(), hidden], initializers=[AXES], opsets=["evil.example"])
+    assert "uses the operator Op" in refusal(path, data)
+
+
+def test_onnx_with_functions_of_its_own(tmp_path, data):
+    twice = helper.make_function(
+        "mine",
+        "Twice",
+        ["x"],
+        ["y"],
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        [helper.make_opsetid("", 18)],
+    )
+    nodes = [*mean_nodes("means"), helper.make_node("Twice", ["means"], ["z_hat"], domain="mine")]
+    path = save_onnx(
+        tmp_path / "a.onnx", nodes, initializers=[AXES], opsets=["mine"], functions=[twice]
+    )
+    assert np.allclose(codes_of(identify(path), data), 2 * channel_means(data))
+
+
+def take(images_type=TensorProto.UINT8, shape=("B", 3, "H", "W")):
+    return helper.make_tensor_value_info("images", images_type, list(shape))
+
+
+def give(output_type=TensorProto.FLOAT, shape=("B", "m")):
+    return helper.make_tensor_value_info("z_hat", output_type, list(shape))
+
+
+NAN = weight("w", np.array([1, np.nan, 1], np.float32))
+ONX = {
+    "one image at once": (
+        {"source": take(shape=(1, 3, "H", "W"))},
+        "only that many images at once",
+    ),
+    "another size": ({"source": take(shape=("B", 3, 224, 224))}, "images are otherwise"),
+    "floats": ({"source": take(TensorProto.FLOAT)}, r"takes tensor\(float\)"),
+    "vectors": ({"source": take(shape=("B", 3))}, "a.onnx"),
+}
+
+
+@pytest.mark.parametrize("kind", ONX)
+def test_onnx_with_another_input(tmp_path, data, kind):
+    options, said = ONX[kind]
+    path = save_onnx(tmp_path / "a.onnx", mean_nodes(), initializers=[AXES], **options)
+    assert re.search(said, refusal(path, data))
+
+
+def test_onnx_with_wrong_outputs(tmp_path, data):
+    path = tmp_path / "a.onnx"
+    scaled(path, NAN)
+    assert "image 0 are not finite" in refusal(path, data)
+    scaled(path, weight("w", np.ones((COUNT + 1, 3), np.float32)))
+    assert "failed" in refusal(path, data)  # cannot be broadcast
+    # One row for all images.
+    save_onnx(path, mean_nodes(), initializers=[weight("axes", np.array([0, 2]))])
+    assert "gave 3 rows for 16 images" in refusal(path, data)
+    # Four dimensions.
+    cast = helper.make_node("Cast", ["images"], ["z_hat"], to=TensorProto.FLOAT)
+    save_onnx(path, [cast], target=give(shape=("B", 3, "H", "W")))
+    assert "expected (16, codes)" in refusal(path, data)
+    # Integers.
+    cast = helper.make_node("Cast", ["means"], ["z_hat"], to=TensorProto.INT64)
+    save_onnx(
+        path, [*mean_nodes("means"), cast], initializers=[AXES], target=give(TensorProto.INT64)
+    )
+    assert "returns tensor(int64), expected tensor(float)" in refusal(path, data)
+
+
+def test_onnx_whose_codes_change_in_number(tmp_path, data):
+    """As many codes as images at once."""
+    nodes = [
+        *mean_nodes("means"),
+        helper.make_node("Transpose", ["means"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["means", "turned"], ["z_hat"]),
+    ]
+    path = save_onnx(tmp_path / "a.onnx", nodes, initializers=[AXES])
+    said = refusal(path, data)
+    assert "gave 16 codes for the first images and 8 from image 32 on" in said
+
+
+def loop(body_nodes, outputs, carried):
+    """A node that goes round for ever."""
+    always = helper.make_node("Identity", ["again_in"], ["again"])
+    body = helper.make_graph(
+        [always, *body_nodes],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("again_in", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("again", TensorProto.BOOL, []),
+            helper.make_tensor_value_info(carried, TensorProto.FLOAT, None),
+        ],
+    )
+    return helper.make_node("Loop", ["most", "yes", "means"], outputs, body=body)
+
+
+ENDLESS = (weight("most", np.int64(2**62)), weight("yes", np.array(True)))
+
+
+def test_onnx_that_never_returns(tmp_path, data):
+    step = helper.make_node("Sin", ["x"], ["y"])
+    nodes = [*mean_nodes("means"), loop([step], ["z_hat"], "y")]
+    path = save_onnx(tmp_path / "a.onnx", nodes, initializers=[AXES, *ENDLESS])
+    start = time.monotonic()
+    said = refusal(path, data, time_limit=5)
+    assert "was stopped after 5 s, with 0 of 40 images done: --time-limit gives it more" in said
+    assert time.monotonic() - start < 15
+
+
+def test_onnx_that_takes_all_memory(tmp_path, data):
+    path = tmp_path / "a.onnx"
+    # At once, ...
+    nodes = [
+        *mean_nodes("means"),
+        helper.make_node("Expand", ["one", "many"], ["large"]),
+        helper.make_node("ReduceSum", ["large"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["means", "sum"], ["z_hat"]),
+    ]
+    large = weight("many", np.array([1 << 17, 1 << 17]))
+    one = weight("one", np.ones((1, 1), np.float32))
+    save_onnx(path, nodes, initializers=[AXES, large, one])
+    said = refusal(path, data, memory_limit=2)
+    assert "more than the 2 GB of memory" in said
+    assert "in use" not in said  # the system refused it, before it was used
+    # ... and little by little.
+    step = helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
+    nodes = [*mean_nodes("means"), loop([step], ["z_hat"], "y")]
+    save_onnx(path, nodes, initializers=[AXES, *ENDLESS])
+    assert "more than the 2 GB of memory" in refusal(path, data, memory_limit=2)
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", bytes(1000), b"\x08\x09" * 1000])
+def test_what_is_no_onnx(tmp_path, data, content):
+    (tmp_path / "a.onnx").write_bytes(content)
+    assert "a.onnx is no ONNX file" in refusal(tmp_path / "a.onnx", data)
+
+
+def test_the_message_of_a_stranger_is_one_printable_line(tmp_path, data):
+    evil = "\x1b[2J\n" * 2000
+    nodes = [*mean_nodes("means"), helper.make_node(evil, ["means"], ["z_hat"])]
+    path = save_onnx(tmp_path / "a.onnx", nodes, initializers=[AXES])
+    assert "a.onnx" in refusal(path, data)
+
+
+# Code, which needs trust
+
+
+def test_code_needs_trust(tmp_path, data):
+    (tmp_path / "mine.py").write_text("open('ran', 'w')")
+    for name in ("a.pt2", "a.ts", "a.pt"):
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("a/code/x.py", "")
+        with pytest.raises(UsageError, match=r"can run any code of its author.*Add --trust"):
+            identify(tmp_path / name)
+    with pytest.raises(UsageError, match=r"can run any code of its author.*Add --trust"):
+        identify("mine:make")
+    assert len(digest(identify("mine:make", trust=True))) == 64
+    assert not (tmp_path / "ran").exists()
+
+
+FACTORIES = """
+    import os, sys, mmap, socket, time
+    import numpy as np
+    import torch
+
+    def means(images):
+        return images.float().mean((2, 3))
+
+    def good(checkpoint):
+        scale = float(open(checkpoint).read())
+        return lambda images: scale * means(images)
+
+    def connects(port):
+        socket.create_connection(("127.0.0.1", int(open("port").read())), timeout=3)
+
+    def writes(_):
+        open("written", "w").write("x")
+
+    def writes_scratch(_):
+        import tempfile
+        open(os.path.join(tempfile.gettempdir(), "kept"), "w").write("x")
+        return means
+
+    def sleeps(_):
+        time.sleep(1000)
+
+    def exits(_):
+        return lambda images: os._exit(7)
+
+    def crashes(_):
+        print("about to crash", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), 11)
+
+    def raises(_):
+        raise RuntimeError("no luck\\x1b[2J" * 500)
+
+    def leaves(_):
+        raise SystemExit("gone")
+
+    def allocates(_):
+        return np.ones(1 << 31)
+
+    def shares(_):
+        memory = mmap.mmap(-1, 2 << 30)  # not covered by the limit on private memory
+        np.frombuffer(memory, np.uint8)[:] = 1
+        time.sleep(60)
+
+    def lies(_):
+        def shout(images):
+            for descriptor in range(3, 20):
+                try:
+                    os.write(descriptor, b"\\x01" * 100)
+                except OSError:
+                    pass
+            return means(images)
+        return shout
+
+    def many(_):
+        return lambda images: torch.zeros(len(images), 5000)
+
+    def stays(_):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for descriptor in (0, 1, 2):
+                    os.close(descriptor)
+                time.sleep(1000)
+            os._exit(0)
+        return means
+
+    nothing = None
+"""
+
+
+@pytest.fixture
+def factories(tmp_path):
+    (tmp_path / "mine.py").write_text(textwrap.dedent(FACTORIES))
+
+
+def can_have_namespaces():
+    probe = ["unshare", "--user", "--net", "--pid", "--fork", "true"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def can_close_files():
+    return ctypes.CDLL(None).syscall(444, 0, 0, 1) >= 1
+
+
+@pytest.mark.usefixtures("factories")
+def test_a_python_factory_gives_its_codes(tmp_path, data):
+    (tmp_path / "checkpoint").write_text("2")
+    submission = identify("mine:good", trust=True, checkpoint=tmp_path / "checkpoint")
+    assert np.allclose(codes_of(submission, data), 2 * channel_means(data), rtol=1e-4)
+    before = digest(submission)
+    (tmp_path / "checkpoint").write_text("3")
+    assert digest(submission) != before
+
+
+class Means(torch.nn.Module):
+    def forward(self, images):
+        return images.float().mean((2, 3))
+
+
+@pytest.fixture(scope="module")
+def torch_files(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("torch")
+    images = torch.zeros((2, 3, SIDE, SIDE), dtype=torch.uint8)
+    batch = ({0: torch.export.Dim("B")},)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Means(), (images,), dynamic_shapes=batch)
+        torch.export.save(program, folder / "a.pt2")
+        torch.jit.save(torch.jit.script(Means()), folder / "a.ts")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["a.pt2", "a.ts"])
+def test_torch_files_give_their_codes(torch_files, data, name):
+    submission = identify(torch_files / name, trust=True)
+    assert submission.kind == "torch"
+    assert np.allclose(codes_of(submission, data), channel_means(data), rtol=1e-4)
+
+
+@pytest.mark.usefixtures("factories")
+def test_a_factory_has_no_network(tmp_path, data):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "port").write_text(str(server.getsockname()[1]))
+        if can_have_namespaces():
+            said = refusal("mine:connects", data, trust=True)
+            assert "mine:connects failed" in said
+            assert "unreachable" in said or "refused" in said or "ermission" in said
+            server.settimeout(0.1)
+            with pytest.raises(TimeoutError):
+                server.accept()
+
+
+@pytest.mark.usefixtures("factories")
+def test_a_factory_writes_nowhere_but_in_its_scratch_folder(tmp_path, data):
+    before = {p.name for p in tmp_path.iterdir()}
+    if can_close_files():
+        said = refusal("mine:writes", data, trust=True)
+        assert "mine:writes failed" in said
+        assert "PermissionError" in said
+    codes_of(identify("mine:writes_scratch", trust=True), data)
+    assert {p.name for p in tmp_path.iterdir()} == before  # no __pycache__ either
+
+
+@pytest.mark.usefixtures("factories")
+@pytest.mark.parametrize(
+    ("name", "said", "limits"),
+    [
+        ("sleeps", "mine:sleeps was stopped after 5 s", {"time_limit": 5}),
+        ("exits", "ended with exit code 7, with 0 of 40 images done", {}),
+        ("crashes", "was ended by SIGSEGV", {}),
+        ("raises", "mine:raises failed, with 0 of 40 images done: RuntimeError: no luck", {}),
+        ("leaves", "SystemExit: gone", {}),
+        ("allocates", "needs more than the 6 GB of memory it may use", {}),
+        ("shares", "needs more than the 1.5 GB of memory it may use", {"memory_limit": 1.5}),
+        ("lies", "sent what makes no sense", {}),
+        ("many", "gave 5000 codes for an image, expected 1 to 4096", {}),
+        ("nothing", "has no function 'nothing'", {}),
+    ],
+)
+def test_factories_that_do_not_fit(data, name, said, limits):
+    assert said in refusal(f"mine:{name}", data, trust=True, **limits)
+
+
+@pytest.mark.usefixtures("factories")
+def test_what_a_factory_starts_ends_with_it(data):
+    if can_have_namespaces():
+        codes_of(identify("mine:stays", trust=True), data)
+
+
+@pytest.mark.usefixtures("factories")
+def test_an_evaluation_that_is_killed_leaves_no_process(root, data):
+    code = (
+        "from threedident.datasets.dataset import ThreeDIdent\n"
+        "from threedident.evaluate.inference import run_encoder\n"
+        "from threedident.evaluate.submission import identify\n"
+        f"run_encoder(identify('mine:sleeps', trust=True), ThreeDIdent({str(root)!r}))\n"
+    )
+    mark, scratch = os.environ[MARK], Path(os.environ["TMPDIR"])
+    with subprocess.Popen([sys.executable, "-c", code]) as evaluation:
+        while not list(scratch.iterdir()) or len(running(mark)) < 2:
+            assert evaluation.poll() is None
+            time.sleep(0.05)
+        time.sleep(0.5)
+        evaluation.kill()
+    patience = time.monotonic() + 10
+    while running(mark) and time.monotonic() < patience:
+        time.sleep(0.05)
+    assert running(mark) == []
+    assert len(list(scratch.iterdir())) == 1  # nobody was there to remove it, ...
+    refusal("mine:nothing", data, trust=True)
+    assert list(scratch.iterdir()) == []  # ... so the next evaluation does
+
+
+def test_no_such_submission(tmp_path):
+    for text, said in (
+        ("encoder.exe", "cannot tell what 'encoder.exe' is"),
+        ("none.npy", "there is no file none.npy"),
+        ("reference:best", "unknown reference encoder 'best'"),
+        ("reference:supervised", "which checkpoint"),
+        ("reference:supervised=none.pt", "there is no file none.pt"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            identify(text)
+    os.mkfifo("pipe.npy")
+    with pytest.raises(UsageError, match=r"there is no file pipe\.npy"):
+        identify("pipe.npy")
+    np.save(tmp_path / "a.npy", codes())
+    with pytest.raises(UsageError, match="--checkpoint is for a Python factory"):
+        identify(tmp_path / "a.npy", checkpoint=Path("a"))
+    with pytest.raises(UsageError, match="there is no module no_such_thing"):
+        digest(identify("no_such_thing:make", trust=True))
+
+
+# References
+
+
+def reference(text, data, **options):
+    return run_reference(identify(text), data, **options)
+
+
+def test_identity_is_the_pixels(data):
+    found = reference("reference:identity=4", data).codes
+    pixels = data.images(range(COUNT)).double().reshape(COUNT, 3, 4, 4, 4, 4).mean((3, 5)) / 255
+    assert np.allclose(found, pixels.flatten(1), atol=1e-6)
+    assert reference("reference:identity", data).codes.shape == (COUNT, 16 * 16 * 3)
+
+
+def test_identity_in_full_is_a_regression_on_all_pixels(data):
+    """The same predictions of minimum norm as from the pixels themselves."""
+    found = reference("reference:identity=full", data).codes
+    assert found.shape == (COUNT, COUNT - 1)
+    pixels = data.normalization()(data.images(range(COUNT))).flatten(1).double().numpy()
+    z, half = data.raw_latents.double().numpy(), COUNT // 2
+
+    def predicted(x):
+        x = x - x[:half].mean(0)
+        return x[half:] @ np.linalg.lstsq(x[:half], z[:half] - z[:half].mean(0), rcond=None)[0]
+
+    assert np.allclose(predicted(found.astype(float)), predicted(pixels), atol=1e-3)
+    assert np.abs(predicted(pixels)).max() > 0.1
+
+
+def test_pca_gives_the_largest_components(data, root):
+    found = reference("reference:pca=5", data)
+    assert "fitted on the first half" in found.about
+    pixels = data.images(range(COUNT)).flatten(1).double().numpy() / 255
+    half = pixels[: COUNT // 2]
+    _, spread, axes = np.linalg.svd(half - half.mean(0), full_matrices=False)
+    expected = (pixels - half.mean(0)) @ axes[:5].T
+    agree = np.abs((found.codes * expected).sum(0)) / (
+        np.linalg.norm(found.codes, axis=0) * np.linalg.norm(expected, axis=0)
+    )
+    assert np.allclose(agree, 1, atol=1e-5)
+    assert np.allclose(
+        found.codes[: COUNT // 2].std(0), spread[:5] / (COUNT // 2) ** 0.5, rtol=1e-4
+    )
+    trained = reference("reference:pca=5", data, train=ThreeDIdent(root))
+    assert "fitted on 40 training images" in trained.about
+    assert not np.allclose(trained.codes, found.codes)
+    with pytest.raises(UsageError, match="64 components need more"):
+        reference("reference:pca=64", data)
+
+
+def test_random_depends_on_the_seed_alone(data):
+    first, again, other = (reference("reference:random", data, seed=s).codes for s in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.allclose(first, other)
+    assert first.shape == (COUNT, 10)
+
+
+def test_what_references_refuse(data):
+    for text in ("reference:identity=0", "reference:pca=x", "reference:random=3"):
+        with pytest.raises(UsageError, match=r"expected a number|takes no option"):
+            reference(text, data)
+    with pytest.raises(UsageError, match="--train is for reference:pca"):
+        reference("reference:random", data, train=data)
+
+
+# Manifests
+
+
+def fields(**changes):
+    import tomllib
+
+    return {**tomllib.loads(manifests.template()), **changes}
+
+
+def test_the_template_is_a_manifest(tmp_path):
+    (tmp_path / "SUBMISSION.toml").write_text(manifests.template())
+    found = manifests.read_manifest(tmp_path / "SUBMISSION.toml")
+    assert found.as_dict() == {**fields(), "width": 0.1}
+    assert json.loads(json.dumps(found.as_dict())) == found.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": ""}, "name must be text of 1 to 80"),
+        ({"name": "x" * 81}, "name must be text"),
+        ({"name": 3}, "name must be text"),
+        ({"name": "a\nb"}, "one line without invisible"),
+        ({"name": "a\u202eb"}, "one line without invisible"),
+        ({"authors": "me"}, "authors must be a list"),
+        ({"authors": []}, "authors must be a list"),
+        ({"authors": [""]}, "authors must be text"),
+        ({"link": "javascript:alert(1)"}, "link must begin with https"),
+        ({"link": "file:///etc/passwd"}, "link must begin with https"),
+        ({"output_space": "torus"}, "output_space must be one of box, sphere"),
+        ({"track": "best"}, "track must be one of supervised"),
+        ({"track": "supervised"}, "conditional is for the tracks pairs"),
+        ({"conditional": None}, "conditional is missing"),
+        ({"width": -1}, "width must be a number above 0"),
+        ({"width": float("nan")}, "width must be a number above 0"),
+        ({"width": [0.1, True]}, "width must be a number above 0"),
+        ({"images": 1.5}, "images must be a whole number"),
+        ({"images": True}, "images must be a whole number"),
+        ({"steps": -1}, "steps must be a whole number"),
+        ({"seed": 2**64}, "seed must be a whole number"),
+        ({"data_seeds": 0}, "data_seeds must be a list"),
+        ({"data_seeds": list(range(101))}, "data_seeds must be a list"),
+        ({"hyperparameters": "luck"}, "hyperparameters must be one of published"),
+        ({"entry": "../up"}, "entry must be an id"),
+        ({"entry": "A"}, "entry must be an id"),
+        ({"score": 1}, "unknown field 'score'"),
+        ({"method": None}, "method is missing"),
+    ],
+)
+def test_manifests_that_do_not_fit(changes, said):
+    with pytest.raises(UsageError, match=f"SUBMISSION.toml: .*{said}"):
+        manifests.parse_manifest(fields(**changes), "SUBMISSION.toml")
+
+
+def test_manifest_files_that_do_not_fit(tmp_path):
+    path = tmp_path / "m.toml"
+    for content, said in (
+        (b"name = ", "is not TOML"),
+        (b"\xff", "is not TOML"),
+        (b"a = " + b"[" * 20_000, "is not TOML"),
+        (b"#" * 70_000, "larger than"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=said):
+            manifests.read_manifest(path)
+    with pytest.raises(UsageError, match="cannot read the manifest"):
+        manifests.read_manifest(tmp_path / "none.toml")
+
+
+# Whole evaluations
+
+
+def test_the_same_inputs_give_the_same_scores(tmp_path, root):
+    folder = tmp_path / "submission"
+    folder.mkdir()
+    path = save_onnx(folder / "a.onnx", mean_nodes(), initializers=[AXES])
+    (folder / "SUBMISSION.toml").write_text(manifests.template())
+    texts = []
+    for out in (tmp_path / "first", tmp_path / "second"):
+        run.write(run.evaluate(path, root, bootstrap=100), out)
+        assert {p.name for p in out.iterdir()} == {"scores.json", "embeddings.npy", "report.html"}
+        lines = (out / "scores.json").read_text().splitlines()
+        texts.append([line for line in lines if '"created"' not in line])
+        assert len(texts[-1]) == len(lines) - 1
+        time.sleep(1.1)  # a time stamp of its own
+    assert texts[0] == texts[1]
+    scores = json.loads((out / "scores.json").read_text())
+    check_scores(scores, "scores.json")
+    assert scores["submission"]["sha256"] == file_digest(path)
+    assert scores["submission"]["manifest"]["entry"] == "our-encoder"
+    assert scores["submission"]["network_blocked"] is can_have_namespaces()
+    assert scores["data"]["images"] == COUNT
+    assert np.load(out / "embeddings.npy").shape == (COUNT, 3)
+    kept = run.evaluate(out / "embeddings.npy", root, bootstrap=100).scores
+    assert kept["scores"] == scores["scores"]
+
+
+def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset):
+    encoder = ImageEncoder([0.5] * 3, [0.2] * 3, ResNetEncoder(10), SphereOutput())
+    save_encoder(tmp_path / "encoder.pt", encoder)
+    words = ("--data", small_dataset, "--bootstrap", 100, "--metrics", "mcc", "--factors", "hue")
+    said = cli("evaluate", "reference:supervised=encoder.pt", "--out", "out", *words).stdout
+    assert "reference:supervised: 10 codes of 12 images" in said
+    assert said.count("warning: ") >= 2
+    scores = json.loads((tmp_path / "out/scores.json").read_text())
+    check_scores(scores, "scores.json")
+    with open_source(small_dataset) as source:
+        assert source.manifest is not None
+        assert scores["data"]["fingerprint"] == source.manifest.fingerprint
+        to_published(source, tmp_path / "published")
+    assert scores["data"]["preset"] == "3dident"
+    assert scores["data"]["split"] == "train"
+    assert scores["data"]["factors"] == ["object_hue", "spotlight_hue", "background_hue"]
+    assert scores["data"]["best_r2"]["object_hue"] == pytest.approx(0.963, abs=1e-3)
+    assert any("hue is not wrapped" in reason for reason in scores["data"]["not_injective"])
+    assert scores["submission"]["sha256"] == file_digest(tmp_path / "encoder.pt")
+    assert list(scores["scores"]) == ["mcc"]
+    published = run.describe_data(ThreeDIdent(tmp_path / "published"))
+    assert published["preset"] is None
+    assert len(published["fingerprint"]) == 64
+    assert run.describe_data(ThreeDIdent(tmp_path / "published"))["images"] == 12
+
+
+def test_what_the_command_refuses(cli, tmp_path, root):
+    np.save(tmp_path / "a.npy", codes(count=39))
+    said = cli("evaluate", "a.npy", "--data", root, "--out", "out", code=2).stderr
+    assert said.startswith("error: a.npy has 39 rows, the test set 40 images")
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert 'entry = "our-encoder"' in cli("evaluate", "--template").stdout
+
+
+def test_an_unknown_metric_is_refused_before_anything_runs(tmp_path, root):
+    np.save(tmp_path / "a.npy", codes())
+    with pytest.raises(UsageError, match="unknown metric 'mmc': expected some of linear_r2"):
+        run.evaluate(tmp_path / "a.npy", root, metrics=["mmc"])
+    with pytest.raises(UsageError, match="--train is for reference:pca"):
+        run.evaluate(tmp_path / "a.npy", root, train=root)
+    shutil.rmtree(tmp_path / "none", ignore_errors=True)
+    with pytest.raises(DatasetError, match="cannot open"):
+        run.evaluate(tmp_path / "a.npy", tmp_path / "none")
