@@ -19,10 +19,12 @@ demo: $(VENV)/ready
 	$(BIN)/3dident compare-engines --n 8 --out $(DEMO)/engines.png
 	$(BIN)/3dident render --engine direct --quality draft --resolution 32 --n 1000 --out $(DEMO)/small
 	$(BIN)/3dident pairs $(DEMO)/small --conditional normal --sigma 0.3 --out $(DEMO)/pairs.png
+	$(BIN)/3dident evaluate reference:pca --data $(DEMO)/small --out $(DEMO)/scores
 	@echo
 	@echo "Look at $(DEMO)/preview.png (the images), $(DEMO)/traversal.png (what each factor does),"
 	@echo "$(DEMO)/engines.png (both engines, and their difference times 16) and $(DEMO)/pairs.png"
-	@echo "(what matching to 1,000 images does to a conditional)."
+	@echo "(what matching to 1,000 images does to a conditional); open $(DEMO)/scores/report.html"
+	@echo "in a browser (how much of the factors the pixels' principal components hold)."
 	@echo "The dataset is $(DEMO)/train; $(BIN)/3dident info $(DEMO)/train describes it."
 
 test: $(VENV)/ready lint
@@ -44,6 +46,7 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/render.py
 	$(BIN)/python benchmarks/storage.py
 	$(BIN)/python benchmarks/pairs.py
+	$(BIN)/python benchmarks/metrics.py
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \

@@ -196,26 +196,24 @@ def times(samples: int) -> None:
     z = generator.uniform(-1, 1, (samples, FACTORS))
     codes = z @ rotation() + 0.1 * generator.standard_normal(z.shape)
     options = Options(2, 0, {"all": range(FACTORS)}, {"all": range(FACTORS)})
-    with threadpoolctl.threadpool_limits(1):
-        base = seconds(lambda: LinearRegression().fit(codes, z), 15)
-        print(f"\n{samples} x {FACTORS}; LinearRegression: {1e3 * base:.1f} ms\n")
-        print("| metric | ms | times LinearRegression | s with 1,000 replicates and chance |")
-        print("| --- | --- | --- | --- |")
-        for name, metric in METRICS.items():
-            quick = metric.shuffles >= 20
+    base = seconds(lambda: LinearRegression().fit(codes, z), 15)
+    print(f"\n{samples} x {FACTORS}; LinearRegression: {1e3 * base:.1f} ms\n")
+    print("| metric | ms | times LinearRegression | s with 1,000 replicates and chance |")
+    print("| --- | --- | --- | --- |")
+    for name, metric in METRICS.items():
+        quick = metric.shuffles >= 20
 
-            def measure(measured: Callable[..., object] = metric.measure) -> object:
-                return measured(z, codes, options)
+        def measure(measured: Callable[..., object] = metric.measure) -> object:
+            return measured(z, codes, options)
 
-            def whole(name: str = name) -> object:
-                return score(z, codes, factors=NAMES, metrics=[name])
+        def whole(name: str = name) -> object:
+            return score(z, codes, factors=NAMES, metrics=[name])
 
-            alone = seconds(measure, 15 if quick else 1)
-            print(
-                f"| {metric.label} | {1e3 * alone:.1f} | {alone / base:.1f} "
-                f"| {seconds(whole):.1f} |",
-                flush=True,
-            )
+        alone = seconds(measure, 15 if quick else 1)
+        print(
+            f"| {metric.label} | {1e3 * alone:.1f} | {alone / base:.1f} | {seconds(whole):.1f} |",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -225,10 +223,11 @@ def main() -> None:
     parser.add_argument("--no-table", action="store_true")
     parser.add_argument("--no-times", action="store_true")
     arguments = parser.parse_args()
-    if not arguments.no_table:
-        table(arguments.n)
-    if not arguments.no_times:
-        times(arguments.timed)
+    with threadpoolctl.threadpool_limits(1):
+        if not arguments.no_table:
+            table(arguments.n)
+        if not arguments.no_times:
+            times(arguments.timed)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from threedident.evaluate.arrays import Float64
 
-_CHUNK = 200  # replicates at once
+_CHUNK = 5_000_000  # counts at once, at most 200 replicates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +81,9 @@ def draw_counts(folds: Sequence[slice], count: int, seed: int) -> Iterator[Float
         Arrays (b, N), `count` rows in all.
     """
     generator = np.random.default_rng([seed, 1])
-    for start in range(0, count, _CHUNK):
-        size = min(_CHUNK, count - start)
+    step = max(1, min(200, _CHUNK // folds[-1].stop))
+    for start in range(0, count, step):
+        size = min(step, count - start)
         counts = np.empty((size, folds[-1].stop))
         for fold in folds:
             rows = fold.stop - fold.start

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import threadpoolctl
 from encoders import noisy_codes, rotation, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,13 @@ from threedident.evaluate.disentanglement import (
 from threedident.evaluate.information import binned
 
 FACTORS = 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread():
+    """Many threads on small matrices are slow where processors are busy."""
+    with threadpoolctl.threadpool_limits(1):
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -889,6 +889,19 @@ def test_pinned_memory_needs_a_gpu(dataset):
         both_ways(dataset, pin_memory=True)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_pinned_memory_is_not_used_again_before_it_is_copied(dataset):
+    pairs = both_ways(dataset, pin_memory=True, batches=20)[0]
+    copies = []
+    for batch in pairs.loader():
+        assert batch[1][0].is_pinned()
+        torch.cuda._sleep(10**7)  # the copy waits for this
+        copies.append((batch[0][0], batch[1][0].to("cuda", non_blocking=True)))
+        del batch
+    for z, x in copies:
+        assert np.array_equal(x.cpu().permute(0, 2, 3, 1), dataset.truth.pixels[dataset.rows(z)])
+
+
 def test_batches_that_are_held_stay_as_they_are(dataset):
     """And memory that nobody holds is used again."""
     for pairs in both_ways(dataset, batches=30):

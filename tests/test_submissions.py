@@ -820,6 +820,51 @@ def test_what_a_factory_starts_ends_with_it(data):
         codes_of(identify("mine:stays", trust=True), data)
 
 
+def test_the_walls(tmp_path):
+    """Of a stranger's file: what its process could read and write."""
+    for folder in ("inside", "scratch"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("x")
+    (tmp_path / "secret").write_text("x")
+    code = f"""
+        import dataclasses, json, os
+        from threedident.evaluate import sandbox
+        limits = sandbox.Limits(10**9, 10, ({str(tmp_path / "inside")!r},), ("scratch",))
+        found = dataclasses.asdict(sandbox.enter(limits))
+        def attempt(what):
+            try:
+                what()
+            except OSError as error:
+                return type(error).__name__
+        found["inside"] = attempt(lambda: open("inside/file").read())
+        found["write inside"] = attempt(lambda: open("inside/new", "w"))
+        found["secret"] = attempt(lambda: open("secret").read())
+        found["list"] = attempt(lambda: os.listdir("."))
+        found["run"] = attempt(lambda: os.execv("./secret", ["x"]))
+        found["scratch"] = attempt(lambda: open("scratch/new", "w").write("x"))
+        found["long"] = attempt(lambda: open("scratch/long", "wb", 0).write(b"x" * 11))
+        found["unlink"] = attempt(lambda: os.unlink("secret"))
+        found["null"] = attempt(lambda: open("/dev/null", "w"))
+        import numpy
+        found["pid"] = os.getpid()
+        print(json.dumps(found))
+        os._exit(3)
+    """
+    words = [sys.executable, "-P", "-c", textwrap.dedent(code)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    found = json.loads(done.stdout)
+    assert found["network"] is can_have_namespaces()
+    assert found["processes"] is can_have_namespaces()
+    assert found["files"] is can_close_files()
+    assert (found["pid"] == 2) is can_have_namespaces()
+    assert (found["inside"], found["scratch"], found["null"]) == (None, None, None)
+    if can_close_files():
+        for name in ("write inside", "secret", "list", "run", "unlink"):
+            assert found[name] == "PermissionError", name
+    assert (tmp_path / "scratch" / "long").stat().st_size == 10
+
+
 @pytest.mark.usefixtures("factories")
 def test_an_evaluation_that_is_killed_leaves_no_process(root, data):
     code = (
