@@ -143,7 +143,41 @@ class Buffers:
             free.append(memory)
 
 
-class PositivePairs(data.Dataset[Batch]):
+class BatchDataset(data.Dataset[Batch]):
+    """A dataset whose items are whole batches, for a DataLoader with `batch_size=None`.
+
+    Attributes:
+        batches: in an epoch.
+    """
+
+    batches: int
+
+    def __init__(self) -> None:
+        # In shared memory, so that worker processes see it change.
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __getitem__(self, number: int) -> Batch:
+        """A batch of the epoch set last.
+
+        Raises:
+            IndexError: there is no such batch.
+        """
+        return self.batch(int(self._epoch), range(self.batches)[number])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Chooses the epoch of the items, in worker processes as well."""
+        self._epoch.fill_(epoch)
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """Batch `number` of an epoch."""
+        raise NotImplementedError
+
+
+class PositivePairs(BatchDataset):
     """Batches of positive pairs `((z, z~), (x, x~))` of a dataset.
 
     z and z~ are the raw latents of the two images, (B, n) float32; x and x~ are uint8
@@ -200,14 +234,12 @@ class PositivePairs(data.Dataset[Batch]):
             UsageError: an argument does not fit, or the space does not fit the factors.
             DatasetError: the dataset was rendered in pairs, and holds no whole one yet.
         """
+        super().__init__()
         self.dataset = require_images(dataset)
         if batch_size < 1 or (batches is not None and batches < 1):
             raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
         self._batch_size, self._seed = batch_size, seed
         self._buffers = Buffers(pin_memory=pin_memory)
-        # In shared memory, so that worker processes see it change.
-        self._epoch = torch.zeros((), dtype=torch.int64)
-        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._orders: dict[tuple[int, int], torch.Tensor] = {}
         self.matcher = None
         rendered = self._rendered_process()
@@ -223,21 +255,6 @@ class PositivePairs(data.Dataset[Batch]):
             self.matcher = self._make_matcher(match, index) if matcher is None else matcher
             self._check_matcher(self.matcher)
         self.batches = max(1, anchors // batch_size) if batches is None else batches
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __getitem__(self, number: int) -> Batch:
-        """A batch of the epoch set last.
-
-        Raises:
-            IndexError: there is no such batch.
-        """
-        return self.batch(int(self._epoch), range(self.batches)[number])
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch for `pairs[number]`, in worker processes as well."""
-        self._epoch.fill_(epoch)
 
     def loader(self, *, threads: int = 2, ahead: int = 2) -> PairLoader:
         """Batches of one epoch after the other, prepared by threads of this process."""

@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise MissingExtraError(str(error.name), "train", "augmented views") from error
 
-from threedident.datasets.pairs import Batch
+from threedident.datasets.pairs import Batch, BatchDataset
 from threedident.sampling import seeded
 
 
@@ -40,7 +40,7 @@ def simclr(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
     return views
 
 
-class TwoViews(data.Dataset[Batch]):
+class TwoViews(BatchDataset):
     """Batches `((z, z), (x, x~))`: x and x~ are two augmentations of the image with latents z.
 
     Every image comes once an epoch, in random order. What is drawn depends on (seed, epoch,
@@ -70,6 +70,7 @@ class TwoViews(data.Dataset[Batch]):
         Raises:
             UsageError: the dataset does not fill a batch.
         """
+        super().__init__()
         self.dataset = require_images(dataset)
         if not 1 <= batch_size <= len(self.dataset):
             raise UsageError(
@@ -78,24 +79,6 @@ class TwoViews(data.Dataset[Batch]):
         self.augment = augment or simclr(self.dataset.source.shape[0])
         self.batches = len(self.dataset) // batch_size
         self._batch_size, self._seed = batch_size, seed
-        # In shared memory, so that worker processes see it change.
-        self._epoch = torch.zeros((), dtype=torch.int64)
-        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-
-    def __len__(self) -> int:
-        return self.batches
-
-    def __getitem__(self, number: int) -> Batch:
-        """A batch of the epoch set last.
-
-        Raises:
-            IndexError: there is no such batch.
-        """
-        return self.batch(int(self._epoch), range(self.batches)[number])
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch, in worker processes as well."""
-        self._epoch.fill_(epoch)
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Batch `number` of an epoch."""
