@@ -235,18 +235,19 @@ def remarks(rows: Iterable[Row]) -> list[str]:
 def table(rows: Sequence[Row]) -> list[str]:
     """The rows as `3dident leaderboard list` prints them."""
     metrics = metrics_of(rows)
+    names = [row.name if row.published is None else f"{row.name} (published)" for row in rows]
+    width = max(map(len, (*names, "entry"))) + 2
     lines = [
-        f"{'rank':<6}{'track':<16}{'entry':<40}{'seeds':<7}"
+        f"{'rank':<6}{'track':<16}{'entry':<{width}}{'seeds':<7}"
         + "".join(f"{metric_label(name):<18}" for name in metrics)
         + "data"
     ]
-    for row in rows:
+    for row, shown in zip(rows, names, strict=True):
         first = row.averages.get(metrics[0])
         rank = str(first.rank) if first and first.rank else "-"
-        name = row.name if row.published is None else f"{row.name} (published)"
         cells = "".join(f"{_percent(row.averages.get(name)):<18}" for name in metrics)
         lines.append(
-            f"{rank:<6}{TRACKS[row.track]:<16}{name:<40}{row.seeds:<7}{cells}{row.data_key}"
+            f"{rank:<6}{TRACKS[row.track]:<16}{shown:<{width}}{row.seeds:<7}{cells}{row.data_key}"
         )
     return [*lines, *(f"warning: {remark}" for remark in remarks(rows))]
 
