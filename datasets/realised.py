@@ -30,6 +30,7 @@ Float64 = npt.NDArray[np.float64]
 #: A conditional counts as represented where the realised spread is within so much of it.
 TOLERANCE = 0.05
 _SCALES = np.geomspace(0.1, 20, 14)  # of the widths asked for, in the search for where it holds
+_TICKS = [m * 10.0**k for k in range(-4, 2) for m in (1, 2, 5)]
 _LARGEST_WIDTH = 2.0  # of what is tried: beyond it a box is uniform
 
 
@@ -382,6 +383,7 @@ def figure(report: Report, title: str) -> Any:
         last.hist(lengths, bins=60, **style)
     first.set(xlabel="z~ - z, all factors that change", ylabel="density", yscale="log")
     last.set(xlabel="distance of a pair", ylabel="density")
+    first.set_ylim(top=40 * first.get_ylim()[1])  # room for the legend, above the curves
     first.legend(fontsize="small", loc="upper left")
     if report.to_match is not None:
         last.axvline(report.to_match, color="grey", linestyle=":", label="mean distance to match")
@@ -400,5 +402,12 @@ def figure(report: Report, title: str) -> Any:
                 middle.axvline(np.exp(at), color=color, linestyle=":")
         middle.axvline(report.asked.overall, color="grey", linestyle="--", label="this width")
         middle.set(xlabel="std asked for", ylabel="std realised", xscale="log", yscale="log")
+        for axis, (low, high) in (
+            (middle.xaxis, middle.get_xlim()),
+            (middle.yaxis, middle.get_ylim()),
+        ):
+            ticks = [tick for tick in _TICKS if low <= tick <= high]
+            axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_ticks([], minor=True)
         middle.legend(fontsize="small")
     return made
