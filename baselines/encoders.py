@@ -273,7 +273,7 @@ def _check_size(name: str, value: int) -> None:
         raise UsageError(f"{name} must be from 1 to {_LARGEST}, found {value}")
 
 
-def save_encoder(path: Path, encoder: Part, about: Mapping[str, Any] | None = None) -> None:
+def save_encoder(path: str | Path, encoder: Part, about: Mapping[str, Any] | None = None) -> None:
     """Writes an encoder's file, replacing it in one step.
 
     Args:
@@ -298,7 +298,7 @@ def save_encoder(path: Path, encoder: Part, about: Mapping[str, Any] | None = No
         "state": {name: value.detach().cpu() for name, value in encoder.state_dict().items()},
         "about": known,
     }
-    with replacing(path) as temporary:
+    with replacing(Path(path)) as temporary:
         torch.save(content, temporary)
 
 

@@ -185,7 +185,8 @@ class PositivePairs(BatchDataset):
     `dataset.normalization()`. The two are never the same image.
 
     Where the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs, in
-    random order: each once an epoch, but for those that do not fill a batch. Otherwise rendered
+    random order: each once an epoch, but for those that do not fill a batch (fewer pairs than a
+    batch holds are repeated in it). Otherwise rendered
     latents stand in for drawn ones, and the conditional is met only as far as they are dense:
     `3dident pairs` measures how far.
 
@@ -333,11 +334,15 @@ class PositivePairs(BatchDataset):
         self, space: Space | None, conditional: Distribution | None, marginal: Distribution | None
     ) -> PairProcess:
         names = self.dataset.factor_names
+        if isinstance(space, Distribution):
+            raise UsageError(f"space must be one such as Box(10): write conditional={space}")
         if conditional is None:
             raise UsageError(
                 f"{self.dataset.root} was not rendered in pairs: say from which conditional they "
                 "are drawn, e.g. Normal(0.3)"
             )
+        if not isinstance(conditional, Distribution):
+            raise UsageError(f"conditional must be one such as Normal(0.3), found {conditional!r}")
         space = Box(len(names)) if space is None else space
         if space.n != len(names):
             raise UsageError(

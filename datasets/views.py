@@ -74,7 +74,8 @@ class TwoViews(BatchDataset):
         self.dataset = require_images(dataset)
         if not 1 <= batch_size <= len(self.dataset):
             raise UsageError(
-                f"expected a batch of 1 to {len(self.dataset)} images, found {batch_size}"
+                f"expected a batch_size of 1 to {len(self.dataset)}, the number of images, found "
+                f"{batch_size}"
             )
         self.augment = augment or simclr(self.dataset.source.shape[0])
         self.batches = len(self.dataset) // batch_size
