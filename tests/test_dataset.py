@@ -563,7 +563,10 @@ def test_views_from_workers_are_the_same_in_every_epoch(forms):
 
 def test_a_batch_of_more_views_than_images(forms):
     for size in (0, 13):
-        with pytest.raises(UsageError, match=f"expected a batch of 1 to 12 images, found {size}"):
+        with pytest.raises(
+            UsageError,
+            match=f"expected a batch_size of 1 to 12, the number of images, found {size}",
+        ):
             TwoViews(forms["packed"], batch_size=size)
 
 

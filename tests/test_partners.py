@@ -325,7 +325,10 @@ def test_content_style_and_fixed_factors_are_rendered(cli, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--pairs", "--conditional must be one of normal, laplace, gennorm, uniform, found None"),
+        (
+            "--pairs",
+            "--conditional must be one of normal, laplace, gennorm, uniform: it is missing",
+        ),
         ("--pairs --conditional vmf", "must be one of .* found 'vmf'"),
         ("--pairs --conditional normal", "normal needs --sigma, its width in raw units"),
         ("--pairs --conditional laplace --sigma 0.1", "laplace takes no --sigma"),

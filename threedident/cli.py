@@ -200,7 +200,7 @@ def _parse_conditional(
     takes = {"normal": {"--sigma"}, "laplace": {"--lambda"}, "gennorm": {"--lambda", "--beta"}}
     takes["uniform"] = set()
     if name is None:
-        raise UsageError(f"--conditional is missing: one of {', '.join(takes)}")
+        raise UsageError(f"--conditional must be one of {', '.join(takes)}: it is missing")
     if name not in takes:
         raise UsageError(f"--conditional must be one of {', '.join(takes)}, found {name!r}")
     given = {"--sigma": sigma, "--lambda": lam, "--beta": beta}
