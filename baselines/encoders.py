@@ -70,8 +70,12 @@ class ResNetEncoder(Part):
             )
         _check_size("codes", codes)
         self.spec = {"kind": "resnet", "codes": codes, "arch": arch}
+        body = getattr(models, arch)(weights=None, num_classes=10 * codes)
+        for module in body.modules():
+            if type(module) is nn.Conv2d and module.kernel_size == (3, 3):
+                module.__class__ = _Conv3x3
         self.layers = nn.Sequential(
-            getattr(models, arch)(weights=None, num_classes=10 * codes),
+            body,
             nn.LeakyReLU(_SLOPE),
             nn.Linear(10 * codes, codes),
         )
@@ -80,6 +84,21 @@ class ResNetEncoder(Part):
         """Codes (B, m) of normalised images (B, 3, H, W)."""
         codes: torch.Tensor = self.layers(images)
         return codes
+
+
+class _Conv3x3(nn.Conv2d):
+    """A 3 x 3 convolution that is a matrix product where its map is one pixel.
+
+    All but the middle of the kernel then meets padding alone. The last layers of a ResNet are
+    such on images of 32 x 32, and there bfloat16 convolutions are several times slower.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As `nn.Conv2d`."""
+        if x.shape[-2:] != (1, 1) or self.padding != (1, 1) or self.groups != 1:
+            return super().forward(x)
+        middle = self.weight[:, :, 1, 1]
+        return nn.functional.linear(x.flatten(1), middle, self.bias)[:, :, None, None]
 
 
 class MLPEncoder(Part):

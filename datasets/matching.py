@@ -18,6 +18,7 @@ from threedident.distributions import Distribution, PairProcess, Uniform
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.files import read_json, replacing, write_json
 from threedident.progress import Progress
+from threedident.store import latents_digest
 
 try:
     import faiss
@@ -312,7 +313,7 @@ class LatentMatcher:
             return None
 
     def _identity(self, file_digest: str) -> dict[str, Any]:
-        latents = hashlib.sha256(self.latents.tobytes()).hexdigest()
+        latents = latents_digest(self.latents)
         return {"latents": latents, "factory": self.factory, "file": file_digest}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import hashlib
 import platform
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -30,7 +29,7 @@ from threedident.evaluate.schema import FORMAT, FORMAT_VERSION
 from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS, score
 from threedident.evaluate.submission import Submission, digest, identify
 from threedident.files import explaining_write_errors, replacing, write_json
-from threedident.store import toolkit_version
+from threedident.store import latents_digest, toolkit_version
 
 Float32 = npt.NDArray[np.float32]
 
@@ -186,8 +185,7 @@ def describe_data(data: ThreeDIdent) -> dict[str, Any]:
     manifest, preset = data.source.manifest, data.preset
     settings = manifest.settings if manifest else {}
     if manifest is None:
-        latents = np.ascontiguousarray(data.source.raw_latents, "<f4")
-        fingerprint = hashlib.sha256(latents.tobytes()).hexdigest()
+        fingerprint = latents_digest(data.source.raw_latents)
     else:
         fingerprint = manifest.fingerprint
     best = preset.best_r2 if preset else {}

@@ -984,6 +984,168 @@ def compare_release(
         _save_figure(found.figure(), out)
 
 
+def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    from threedident.baselines.experiment import experiment_names, load_experiment
+
+    names = experiment_names()
+    width = max(map(len, names))
+    for name in names:
+        click.echo(f"{name:{width}}  {load_experiment(name).title}")
+    ctx.exit()
+
+
+@main.command()
+@click.argument("experiment", metavar="[PRESET|FILE.toml]", required=False)
+@click.option("--data", type=PATH, help="Images to train on; synthetic experiments need none.")
+@click.option("--test", type=PATH, help="Images to score on.  [default: those of --data]")
+@click.option("--out", type=PATH, help="The run's directory.")
+@click.option("--resume", type=PATH, metavar="RUN", help="Go on with a run, as it was started.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a field of the preset, e.g. training.steps=1000. Can be repeated.",
+)
+@click.option("--seed", type=click.IntRange(0), help="The same as --set training.seed=...")
+@click.option(
+    "--devices",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="GPUs or processes, which share the batch and its negatives.",
+)
+@click.option(
+    "--device", default="auto", show_default=True, metavar="KIND", help="auto, cpu or cuda."
+)
+@click.option("--threads", type=click.IntRange(1), help="Of each process on a CPU.")
+@click.option(
+    "--list",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_experiments,
+    help="Print the presets and exit.",
+)
+def train(
+    experiment: str | None,
+    data: Path | None,
+    test: Path | None,
+    out: Path | None,
+    resume: Path | None,
+    settings: tuple[str, ...],
+    seed: int | None,
+    devices: int,
+    device: str,
+    threads: int | None,
+) -> None:
+    """Train a baseline, or go on where a run was stopped.
+
+    PRESET is a row of the papers' tables (see --list). The same command again continues a run
+    that was interrupted, and so does --resume RUN.
+    """
+    from threedident.baselines import training
+    from threedident.baselines.experiment import load_experiment, parse_setting
+
+    options: dict[str, Any] = {"devices": devices, "accelerator": device, "threads": threads}
+    if resume is not None:
+        if experiment is not None or settings or seed is not None or out is not None:
+            raise UsageError("--resume goes on as the run was started: leave out preset and --set")
+        out = resume
+        result = training.resume(resume, data=data, test=test, **options)
+    else:
+        if experiment is None or out is None:
+            raise UsageError("expected a PRESET (see --list) and --out RUN, or --resume RUN")
+        changes = dict(map(parse_setting, settings))
+        if seed is not None:
+            changes["training.seed"] = seed
+        chosen = load_experiment(experiment).changed(changes)
+        result = training.train(chosen, out, data=data, test=test, **options)
+    for name, value in result["scores"].items():
+        click.echo(f"{name}: {value:.4f}")
+    click.echo(
+        f"{result['steps']} steps in {result['seconds']:.0f} s; the encoder is "
+        f"{out / training.ENCODER}, measurements are in {out / 'metrics.csv'}"
+    )
+
+
+@main.command()
+@click.argument("what", metavar="WHAT")
+@click.option("--out", type=PATH, required=True, help="A folder for one study at one scale.")
+@click.option(
+    "--rows",
+    metavar="NAMES",
+    help="Some rows: names or globs, separated by commas.  [default: all]",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1),
+    help="Of each row.  [default: as many as the paper; 1 at other scales]",
+)
+@click.option(
+    "--scale",
+    default="paper",
+    show_default=True,
+    metavar="NAME",
+    help="paper, cpu (cut down to two cores) or smoke (does it run?).",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A field of every experiment."
+)
+@click.option("--data", type=PATH, help="Images to train on, instead of rendering them.")
+@click.option("--test", type=PATH, help="Images to score on, instead of rendering them.")
+@click.option(
+    "--datasets",
+    type=PATH,
+    help="Where rendered datasets lie, by name, for several studies.  [default: OUT/data]",
+)
+@click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="See train.")
+@click.option("--device", default="auto", show_default=True, metavar="KIND", help="See train.")
+@click.option("--threads", type=click.IntRange(1), help="See train.")
+def reproduce(
+    what: str,
+    out: Path,
+    rows: str | None,
+    seeds: int | None,
+    scale: str,
+    settings: tuple[str, ...],
+    data: Path | None,
+    test: Path | None,
+    datasets: Path | None,
+    devices: int,
+    device: str,
+    threads: int | None,
+) -> None:
+    """Train what a table or figure is made of, and compare with the published numbers.
+
+    WHAT is table1, table2, table4, fig2, aninfonce, hard-negatives, ensemble, tricl, matching
+    (what pairs of rendered images do) or generators (supervised on 3dident and its variants).
+    Writes table.md, table.csv and figure.png after every run; the same command goes on where
+    it was stopped.
+    """
+    from threedident.baselines.experiment import parse_setting
+    from threedident.baselines.reproduce import reproduce as run
+
+    table = run(
+        what,
+        out,
+        rows=rows,
+        seeds=seeds,
+        scale=scale,
+        changes=dict(map(parse_setting, settings)),
+        data=data,
+        test=test,
+        datasets=datasets,
+        devices=devices,
+        accelerator=device,
+        threads=threads,
+    )
+    click.echo(table.read_text("utf-8"))
+    click.echo(f"the table is {table}, the curves are {table.with_name('figure.png')}")
+
+
 def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         from threedident.evaluate.manifest import template

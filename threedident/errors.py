@@ -23,6 +23,12 @@ class RenderError(ThreeDIdentError):
     exit_code = 1
 
 
+class TrainingError(ThreeDIdentError):
+    """A training that cannot go on: its loss is not finite, or its device is gone."""
+
+    exit_code = 1
+
+
 class MissingExtraError(ThreeDIdentError, ImportError):
     """An optional dependency is not installed."""
 

@@ -67,14 +67,21 @@ class Progress:
         else:
             self.print(message)
 
-    def advance(self, count: int = 1) -> None:
-        """Counts items as finished."""
+    def advance(self, count: int = 1, status: str = "") -> None:
+        """Counts items as finished.
+
+        Args:
+            count: how many.
+            status: what else there is to show at this moment.
+        """
         self._done += count
         now = time.monotonic()
         new = self._done - self._before
         rate = new / max(now - self._start, 1e-9)
         left = format_seconds((self._total - self._done) / rate) if rate else "?"
         speed = f"{rate:.2f} {self._unit}/s, {left} left"
+        if status:
+            speed += f", {status}"
         if self._bar:
             self._bar.update(self._task, completed=self._done, speed=speed)
         elif now - self._line_at >= _LINE_EVERY:

@@ -1,0 +1,66 @@
+"""Checkpoints of a training: the last whole one is always there."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from threedident.errors import DatasetError
+from threedident.files import replacing
+
+NAME, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+FORMAT_VERSION = 1
+
+
+def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes a checkpoint, in one step, and keeps the one before.
+
+    Args:
+        folder: of the run.
+        content: tensors and plain data.
+
+    Raises:
+        DatasetError: the disk is full or cannot be written to.
+    """
+    path = folder / NAME
+    with replacing(path) as temporary:
+        torch.save({"format_version": FORMAT_VERSION, **content}, temporary)
+        if path.exists():
+            path.replace(folder / PREVIOUS)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The last whole checkpoint of a run, on the CPU, and what was wrong with later ones.
+
+    Nothing but tensors and plain data is unpickled.
+
+    Raises:
+        DatasetError: there are checkpoints, and none is whole.
+    """
+    damaged = []
+    for name in (NAME, PREVIOUS):
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            with zipfile.ZipFile(path) as archive:
+                broken = archive.testzip()
+            if broken is not None:
+                raise ValueError(f"{broken} is damaged")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            if content["format_version"] != FORMAT_VERSION:
+                raise ValueError(f"format version {content['format_version']}")
+        except Exception as error:  # the unpickler's, the archive's and torch's own
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            damaged.append(f"{path} cannot be read ({said[0]:.200})")
+            continue
+        return content, damaged
+    if damaged:
+        raise DatasetError(
+            f"{'; '.join(damaged)}: no whole checkpoint is left. Remove {folder} to start anew"
+        )
+    return None, []

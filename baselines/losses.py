@@ -1,0 +1,445 @@
+"""Contrastive losses: InfoNCE and its relatives over one set of similarities, and the MSE.
+
+A similarity is a small class: it scales codes so that it becomes a dot product or -||a - b||_p^p,
+which `threedident.baselines.pairwise` sums over all pairs. Its temperature or weights may be
+tensors, to which gradients flow.
+
+An ensemble (Rusak et al. 2024, B.3) needs no function: it is the sum of `info_nce` over the
+pairs of each process, each with a `Quadratic` of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from threedident.errors import MissingExtraError, UsageError
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("torch", "train", "a contrastive loss") from error
+
+from threedident.baselines import pairwise
+
+NEGATIVES = ("anchors", "positives", "both", "none")
+CONTRASTS = ("spectral", "info_nce")
+
+#: Embeddings of all processes, (M, n) of each view, and where the rows of this one begin.
+Gathered: TypeAlias = tuple[torch.Tensor, torch.Tensor, int]
+
+
+class Similarity:
+    """How alike two codes are."""
+
+    def reduced(
+        self, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
+        """The codes scaled, so that this is the plain similarity of the result.
+
+        Args:
+            a: (..., n), anchors.
+            b: (..., n), candidates.
+
+        Returns:
+            Both, scaled, and p of `pairwise.similarity`.
+        """
+        raise NotImplementedError
+
+    def paired(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """Similarities (...) of anchors (..., n) and candidates (..., n)."""
+        return pairwise.similarity(*self.reduced(a, b))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dot(Similarity):
+    """a . b / tau (Zimmermann et al. 2021, eq. 1).
+
+    Attributes:
+        tau: the temperature, above 0; a number or a tensor () that is learned.
+    """
+
+    tau: float | torch.Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        _check_tau(self.tau)
+
+    def reduced(
+        self, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
+        """a / tau and b, of which this is the dot product."""
+        return a / self.tau, b, None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Power(Similarity):
+    """-||a - b||_p^p / tau (Zimmermann et al. 2021, eq. 6).
+
+    Attributes:
+        p: 1 (Laplace), 2 (Normal), 3 (GenNorm), or any other number from 1.
+        tau: the temperature, above 0; a number or a tensor () that is learned.
+    """
+
+    p: float
+    tau: float | torch.Tensor = 1.0
+
+    def __post_init__(self) -> None:
+        _check_p(self.p)
+        _check_tau(self.tau)
+
+    def reduced(
+        self, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
+        """Both times tau^(-1/p)."""
+        scale = self.tau ** (-1 / self.p)
+        return a * scale, b * scale, self.p
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Quadratic(Similarity):
+    """-(a - b)^T diag(Lambda) (a - b) / 2, of AnInfoNCE (Rusak et al. 2024, eq. 3).
+
+    The half is the published code's: with it a learned Lambda meets the Lambda of the data.
+
+    Attributes:
+        Lambda: (n,), above 0; a softplus of what is learned.
+    """
+
+    Lambda: torch.Tensor
+
+    def __post_init__(self) -> None:
+        _check_weights("Lambda", self.Lambda)
+
+    def reduced(
+        self, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
+        """Both times sqrt(Lambda / 2)."""
+        _check_length("Lambda", self.Lambda, a)
+        scale = (self.Lambda / 2).sqrt()
+        return a * scale, b * scale, 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Bilinear(Similarity):
+    """a^T diag(S) b, of TriCL (Zhang et al. 2023; Rusak et al. 2024, H.4).
+
+    Attributes:
+        S: (n,).
+    """
+
+    S: torch.Tensor
+
+    def __post_init__(self) -> None:
+        _check_weights("S", self.S)
+
+    def reduced(
+        self, a: torch.Tensor, b: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
+        """S a and b, of which this is the dot product."""
+        _check_length("S", self.S, a)
+        return a * self.S, b, None
+
+
+def info_nce(
+    z: torch.Tensor,
+    z_tilde: torch.Tensor,
+    similarity: Similarity,
+    *,
+    negatives: str = "anchors",
+    own: bool = True,
+    symmetric: bool = False,
+    hard: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None = None,
+    gathered: Gathered | None = None,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """Mean over i of log(exp s(z_i, z~_i) + sum_j exp s(z_i, z_ij^-)) - s(z_i, z~_i).
+
+    Zimmermann et al. 2021, eq. 1 and 6, with the defaults as their code has it; Rusak et al. 2024,
+    eq. 3, with `Quadratic`, "both", no own, and symmetric. The positive counts once in the sum.
+
+    Args:
+        z, z_tilde: (N, n), codes of the anchors and of their positives.
+        similarity: s.
+        negatives: of z_i: "anchors", all z_j; "positives", the z~_j of other pairs; "both", the
+            two together; "none", only the hard ones.
+        own: whether z_i itself is among the anchors that are its negatives.
+        symmetric: the mean of this and the loss with the views exchanged.
+        hard: (N, k, n), more negatives, each of its own anchor alone: they are drawn around it
+            (Rusak et al. 2024, D.3). With `symmetric` a pair of such, around z and around z~:
+            those of the one are no draws around the other, and with hard negatives of one view
+            only, the two halves would have different optima (Lambda+ - Lambda-, and Lambda+).
+        gathered: embeddings of all processes, from which negatives are then taken; the anchors
+            are z alone. None: z and z~ are all there is.
+        backend: of `pairwise.log_sum_exp`.
+
+    Returns:
+        (), in nats.
+
+    Raises:
+        UsageError: an argument does not fit.
+    """
+    _check_codes(z, z_tilde)
+    if negatives not in NEGATIVES:
+        raise UsageError(f"unknown negatives {negatives!r}: expected one of {', '.join(NEGATIVES)}")
+    if negatives == "none" and hard is None:
+        raise UsageError('negatives="none" needs hard negatives')
+    z, z_tilde = _wide(z), _wide(z_tilde)
+    everyone, everyone_tilde, offset = _checked_gathered(z, gathered) or (z, z_tilde, 0)
+    hards = _checked_hard(z, hard, symmetric)
+
+    def one_way(
+        anchors: torch.Tensor,
+        positives: torch.Tensor,
+        all_anchors: torch.Tensor,
+        all_positives: torch.Tensor,
+        hard: torch.Tensor | None,
+    ) -> torch.Tensor:
+        positive = similarity.paired(anchors, positives)
+        sums = []
+        if negatives in ("anchors", "both"):
+            left_out = None if own else offset
+            sums.append(_sum(similarity, anchors, all_anchors, left_out, backend))
+        if negatives in ("positives", "both"):
+            sums.append(_sum(similarity, anchors, all_positives, offset, backend))
+        if hard is not None:
+            sums.append(similarity.paired(anchors[:, None], hard).logsumexp(1))
+        # As a softplus of the negatives' lead, a small loss keeps its digits, and the positive
+        # counts once whatever the negatives are.
+        return _softplus(_joined(sums) - positive).mean()
+
+    loss = one_way(z, z_tilde, everyone, everyone_tilde, hards[0])
+    if symmetric:
+        loss = (loss + one_way(z_tilde, z, everyone_tilde, everyone, hards[1])) / 2
+    return loss
+
+
+def alignment(z: torch.Tensor, z_tilde: torch.Tensor, p: float) -> torch.Tensor:
+    """Mean of ||z_i - z~_i||_p^p, (Zimmermann et al. 2020, eq. 71).
+
+    Args:
+        z, z_tilde: (N, n), codes of positive pairs.
+        p: at least 1.
+
+    Raises:
+        UsageError: an argument does not fit.
+    """
+    _check_codes(z, z_tilde)
+    _check_p(p)
+    return -pairwise.similarity(_wide(z), _wide(z_tilde), p).mean()
+
+
+def uniformity(
+    z: torch.Tensor, p: float, *, own: bool = True, backend: str = "auto"
+) -> torch.Tensor:
+    """Mean over i of log mean_j exp(-||z_i - z_j||_p^p), (Zimmermann et al. 2020, eq. 72).
+
+    Args:
+        z: (N, n), codes.
+        p: at least 1.
+        own: whether j = i counts, as in `info_nce`; without it the mean is over N - 1, and this
+            has no lower bound.
+        backend: of `pairwise.log_sum_exp`.
+
+    Raises:
+        UsageError: an argument does not fit.
+    """
+    _check_codes(z, z)
+    _check_p(p)
+    count = len(z) if own else len(z) - 1
+    if count == 0:
+        raise UsageError("uniformity without the own code needs at least two codes, found one")
+    sums = pairwise.log_sum_exp(z, z, p, exclude=None if own else 0, backend=backend)
+    return sums.mean() - math.log(count)
+
+
+def alignment_uniformity(
+    z: torch.Tensor,
+    z_tilde: torch.Tensor,
+    alpha: float,
+    p: float,
+    *,
+    own: bool = True,
+    backend: str = "auto",
+) -> torch.Tensor:
+    """alpha `uniformity`(z) + (1 - alpha) `alignment` (Zimmermann et al. 2020, eq. 70).
+
+    Args:
+        z, z_tilde: (N, n), codes of positive pairs.
+        alpha: from 0 to 1.
+        p: at least 1.
+        own: see `uniformity`.
+        backend: of `pairwise.log_sum_exp`.
+
+    Raises:
+        UsageError: an argument does not fit.
+    """
+    if not 0 <= alpha <= 1:
+        raise UsageError(f"alpha must be from 0 to 1, found {alpha}")
+    spread = uniformity(z, p, own=own, backend=backend)
+    return alpha * spread + (1 - alpha) * alignment(z, z_tilde, p)
+
+
+def tricl(
+    z: torch.Tensor,
+    z_tilde: torch.Tensor,
+    S: torch.Tensor,
+    *,
+    weight: float = 1.0,
+    contrast: str = "spectral",
+    backend: str = "auto",
+) -> torch.Tensor:
+    """TriCL (Zhang et al. 2023), the comparison of Rusak et al. 2024, H.4.
+
+    With s = `Bilinear`(S), "spectral": mean over i of -2 s(z_i, z~_i), plus the mean over j != i
+    of s(z_i, z~_j)^2. "info_nce": `info_nce` of s in the setting of Rusak et al. To either comes
+    weight ||E z z^T - I||_F^2 over both views.
+
+    Args:
+        z, z_tilde: (N, n), codes of positive pairs, N > 1.
+        S: (n,), of at least 0; learned.
+        weight: of the decorrelation.
+        contrast: "spectral", which TriCL's theory is of, or "info_nce".
+        backend: of `pairwise.log_sum_exp`.
+
+    Raises:
+        UsageError: an argument does not fit.
+    """
+    _check_codes(z, z_tilde)
+    if contrast not in CONTRASTS:
+        raise UsageError(f"unknown contrast {contrast!r}: expected one of {', '.join(CONTRASTS)}")
+    if len(z) < 2:
+        raise UsageError("TriCL needs at least two pairs, found one")
+    z, z_tilde = _wide(z), _wide(z_tilde)
+    similarity = Bilinear(S)
+    count = len(z)
+    with torch.autocast(z.device.type, enabled=False):
+        first, second = z.T @ z, z_tilde.T @ z_tilde
+        if contrast == "info_nce":
+            loss = info_nce(
+                z, z_tilde, similarity, negatives="both", own=False, symmetric=True, backend=backend
+            )
+        else:
+            positive = similarity.paired(z, z_tilde)
+            # sum_ij (z_i^T S z~_j)^2 is a trace of n x n matrices.
+            squares = ((S[:, None] * first * S) * second).sum()
+            others = (squares - positive.square().sum()) / (count * (count - 1))
+            loss = others - 2 * positive.mean()
+        one = torch.eye(z.shape[1], dtype=first.dtype, device=z.device)
+        return loss + weight * ((first + second) / (2 * count) - one).square().sum()
+
+
+def mean_squared_error(z_hat: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    """Mean over samples and factors of (z^ - z)^2, of the supervised baseline.
+
+    Args:
+        z_hat, z: (N, n).
+
+    Raises:
+        UsageError: the shapes differ.
+    """
+    _check_codes(z_hat, z)
+    return (_wide(z_hat) - _wide(z)).square().mean()
+
+
+def _sum(
+    similarity: Similarity,
+    anchors: torch.Tensor,
+    candidates: torch.Tensor,
+    exclude: int | None,
+    backend: str,
+) -> torch.Tensor:
+    a, b, p = similarity.reduced(anchors, candidates)
+    return pairwise.log_sum_exp(a, b, p, exclude=exclude, backend=backend)
+
+
+def _joined(sums: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The log of the sum of what these (N,) are logs of."""
+    if len(sums) == 1:
+        return sums[0]
+    return torch.stack(list(sums)).logsumexp(0)
+
+
+def _softplus(x: torch.Tensor) -> torch.Tensor:
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
+def _wide(codes: torch.Tensor) -> torch.Tensor:
+    """At least float32."""
+    return codes if codes.dtype == torch.float64 else codes.float()
+
+
+def _check_codes(z: torch.Tensor, z_tilde: torch.Tensor) -> None:
+    for codes in (z, z_tilde):
+        if codes.ndim != 2 or 0 in codes.shape or not codes.is_floating_point():
+            raise UsageError(
+                "codes must be floating point of shape (N, n), neither 0, found "
+                f"{codes.dtype} of shape {tuple(codes.shape)}"
+            )
+    if z.shape != z_tilde.shape:
+        raise UsageError(
+            "both sets of codes must have one shape, found "
+            f"{tuple(z.shape)} and {tuple(z_tilde.shape)}"
+        )
+
+
+def _checked_gathered(z: torch.Tensor, gathered: Gathered | None) -> Gathered | None:
+    if gathered is None:
+        return None
+    everyone, everyone_tilde, offset = gathered
+    _check_codes(everyone, everyone_tilde)
+    if everyone.shape[1] != z.shape[1] or not 0 <= offset <= len(everyone) - len(z):
+        raise UsageError(
+            f"gathered codes must hold the {len(z)} x {z.shape[1]} own ones at their offset, found "
+            f"{tuple(everyone.shape)} and offset {offset}"
+        )
+    return _wide(everyone), _wide(everyone_tilde), offset
+
+
+def _checked_hard(
+    z: torch.Tensor,
+    hard: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None,
+    symmetric: bool,
+) -> Sequence[torch.Tensor | None]:
+    """The hard negatives of the anchors z and of the anchors z~."""
+    if hard is None:
+        return None, None
+    if isinstance(hard, torch.Tensor) == symmetric:
+        raise UsageError(
+            "hard must be one tensor, around z, or with symmetric a pair, around z and around z~"
+        )
+    found = [hard] if isinstance(hard, torch.Tensor) else list(hard)
+    for codes in found:
+        if codes.ndim != 3 or (len(codes), codes.shape[2]) != z.shape or codes.shape[1] == 0:
+            raise UsageError(
+                f"hard negatives must be of shape ({len(z)}, k, {z.shape[1]}), found "
+                f"{tuple(codes.shape)}"
+            )
+    return [_wide(codes) for codes in found]
+
+
+def _check_p(p: float) -> None:
+    if not 1 <= p < math.inf:
+        raise UsageError(f"p must be at least 1, found {p}")
+
+
+def _check_tau(tau: float | torch.Tensor) -> None:
+    if isinstance(tau, torch.Tensor):  # its value is learned, and may lie on another device
+        if tau.numel() != 1:
+            raise UsageError(f"tau must be one number, found shape {tuple(tau.shape)}")
+    elif not 0 < tau < math.inf:
+        raise UsageError(f"tau must be above 0, found {tau}")
+
+
+def _check_weights(name: str, weights: torch.Tensor) -> None:
+    if not isinstance(weights, torch.Tensor) or weights.ndim != 1:
+        raise UsageError(f"{name} must be a tensor of shape (n,), found {weights!r:.100}")
+
+
+def _check_length(name: str, weights: torch.Tensor, codes: torch.Tensor) -> None:
+    if len(weights) != codes.shape[-1]:
+        raise UsageError(
+            f"{name} must have a weight for each of {codes.shape[-1]} dimensions, found "
+            f"{len(weights)}"
+        )

@@ -1,0 +1,1 @@
+"""Experiments: TOML files, one a row of the papers' tables."""

@@ -1,0 +1,314 @@
+"""From an experiment's `data` table to batches, and to what is scored on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.utils import data as torch_data
+
+from threedident.baselines.experiment import Experiment
+from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.datasets.pairs import PairLoader, PositivePairs
+from threedident.datasets.synthetic import Mixing, SyntheticPairs
+from threedident.datasets.views import TwoViews
+from threedident.errors import UsageError
+from threedident.sampling import seeded
+from threedident.store import latents_digest
+
+Tensors = tuple[torch.Tensor, ...]
+#: Latents (N, n) and observations of each view.
+Views = tuple[Tensors, Tensors]
+
+_SCORED, _HARD, _MEMBER = 1, 2, 3  # words that tell streams of random numbers apart
+_CONTINUED = 500_009
+
+
+class Source(Protocol):
+    """Batches of views, by number."""
+
+    @property
+    def batches(self) -> int | None:
+        """In an epoch; None: there is no end."""
+
+    def batch(self, epoch: int, number: int) -> Views:
+        """One batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What an encoder is trained on and scored on.
+
+    Attributes:
+        n: latents that count.
+        source: of training batches.
+        scored: latents (N, n) and observations for scores, drawn or held back: see `fresh`.
+        normalization: mean and std of images; None for vectors.
+        about: the data, as plain data for the record.
+        notes: what the user should know.
+        test: whether scores are on images that are not trained on.
+    """
+
+    n: int
+    source: Source
+    mixing: Mixing | None
+    images: ThreeDIdent | None
+    experiment: Experiment
+    normalization: tuple[tuple[float, ...], tuple[float, ...]] | None
+    about: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+    def fresh(self, count: int, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latents (N, n) and observations to score on.
+
+        Synthetic ones are drawn, anew for each number; of images the first `count` of the test
+        set come back, in its order, which is random.
+        """
+        if self.images is not None:
+            numbers = range(min(count, len(self.images)))
+            return self.images.raw_latents[: len(numbers)], self.images.images(numbers)
+        assert self.mixing is not None and self.experiment.data.space is not None
+        generator = seeded(
+            self.experiment.training.seed, _SCORED, number, device=self.mixing.weights.device
+        )
+        z = self.experiment.data.marginal.marginal(
+            self.experiment.data.space, count, generator=generator
+        )
+        with torch.no_grad():
+            return z, self.mixing(z)
+
+    def batches(self, first: int, stride: int, threads: int) -> Iterator[Views]:
+        """Batches first, first + stride, ... of the endless sequence, prepared ahead."""
+        if isinstance(self.source, _Augmented):
+            return self.source.iterate(first, stride, threads)
+        loader = PairLoader(_Strided(self.source, first, stride), threads=threads)  # type: ignore[arg-type]
+        return iter(loader)
+
+
+class _Strided:
+    """An endless source: every stride-th batch of all epochs, one after the other."""
+
+    batches = None
+
+    def __init__(self, source: Source, first: int, stride: int) -> None:
+        self._source, self._first, self._stride = source, first, stride
+
+    def batch(self, epoch: int, number: int) -> Views:
+        position = self._first + number * self._stride
+        if self._source.batches is None:
+            return self._source.batch(0, position)
+        return self._source.batch(*divmod(position, self._source.batches))
+
+
+def make_problem(
+    experiment: Experiment,
+    *,
+    data: Path | None,
+    test: Path | None,
+    batch_size: int,
+    device: torch.device,
+) -> Problem:
+    """Opens the data of an experiment.
+
+    Args:
+        experiment: which.
+        data: a dataset of images; None for synthetic observations.
+        test: the images that scores are taken on; None: those of `data`.
+        batch_size: pairs to a batch of one process.
+        device: where synthetic observations are made.
+
+    Raises:
+        UsageError: the data do not fit the experiment.
+        DatasetError: they cannot be read.
+    """
+    if experiment.data.observations == "synthetic":
+        if data is not None or test is not None:
+            raise UsageError(
+                f"{experiment.name} makes its own observations: leave out --data and --test"
+            )
+        return _synthetic(experiment, batch_size, device)
+    if data is None:
+        raise UsageError(f"{experiment.name} is trained on images: say which by --data DIR")
+    return _images(experiment, data, test, batch_size)
+
+
+class _Synthetic:
+    """Views of every member's pairs, and of hard negatives."""
+
+    batches = None
+
+    def __init__(self, experiment: Experiment, mixing: Mixing, batch_size: int) -> None:
+        self._data, self._mixing, self._size = experiment.data, mixing, batch_size
+        # What trains on another run sees other pairs than that has seen.
+        self._seed = experiment.training.seed + (_CONTINUED if experiment.start else 0)
+        self._supervised = experiment.supervised
+        self._pairs = [
+            SyntheticPairs(
+                mixing, process, batch_size=batch_size, seed=self._seed + _MEMBER * 1_000_003 * k
+            )
+            for k, process in enumerate(experiment.processes)
+        ]
+
+    def batch(self, epoch: int, number: int) -> Views:
+        device = self._mixing.weights.device
+        space = self._data.space
+        assert space is not None
+        if self._supervised:
+            generator = seeded(self._seed, epoch, number, device=device)
+            z = self._data.marginal.marginal(space, self._size, generator=generator)
+            with torch.no_grad():
+                return (z,), (self._mixing(z),)
+        latents: Tensors = ()
+        observations: Tensors = ()
+        for member, pairs in enumerate(self._pairs):
+            z_pair, x_pair = pairs.batch(epoch, number)
+            latents, observations = latents + z_pair, observations + x_pair
+            if self._data.hard_negatives is not None:
+                generator = seeded(self._seed, epoch, number, _HARD, member, device=device)
+                around = z_pair[0].repeat_interleave(self._data.hard_count, 0)
+                drawn = self._data.hard_negatives.sample(space, around, generator=generator)
+                with torch.no_grad():
+                    latents, observations = (*latents, drawn), (*observations, self._mixing(drawn))
+        return latents, observations
+
+
+def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) -> Problem:
+    data, training = experiment.data, experiment.training
+    assert data.space is not None
+    mixing = Mixing(
+        data.space.n,
+        layers=data.mixing_layers,
+        trials=data.mixing_trials,
+        seed=training.seed if data.mixing_seed is None else data.mixing_seed,
+        device=device,
+    )
+    about = {
+        "observations": "synthetic",
+        "condition_numbers": [round(c, 4) for c in mixing.condition_numbers],
+    }
+    source = _Synthetic(experiment, mixing, batch_size)
+    return Problem(data.space.n, source, mixing, None, experiment, None, about)
+
+
+class _Pairs:
+    """Pairs of images."""
+
+    def __init__(self, pairs: PositivePairs) -> None:
+        self._pairs, self.batches = pairs, pairs.batches
+
+    def batch(self, epoch: int, number: int) -> Views:
+        return self._pairs.batch(epoch, number)
+
+
+class _Labelled:
+    """Single images in random order, each once an epoch."""
+
+    def __init__(self, dataset: ThreeDIdent, batch_size: int, seed: int) -> None:
+        self._dataset, self._size, self._seed = dataset, batch_size, seed
+        self.batches = len(dataset) // batch_size
+
+    def batch(self, epoch: int, number: int) -> Views:
+        order = torch.randperm(len(self._dataset), generator=seeded(self._seed, epoch))
+        chosen = order[number * self._size : (number + 1) * self._size]
+        return (self._dataset.raw_latents[chosen],), (self._dataset.images(chosen),)
+
+
+class _Augmented:
+    """Two views of each image, made in processes: they draw from global random numbers."""
+
+    def __init__(self, views: TwoViews) -> None:
+        self.views, self.batches = views, views.batches
+
+    def batch(self, epoch: int, number: int) -> Views:
+        return self.views.batch(epoch, number)
+
+    def iterate(self, first: int, stride: int, workers: int) -> Iterator[Views]:
+        strided = _Strided(self, first, stride)
+        loader = torch_data.DataLoader(_Endless(strided), batch_size=None, num_workers=workers)
+        return iter(loader)
+
+
+class _Endless(torch_data.IterableDataset[Views]):
+    """The batches of a source in order, shared between worker processes."""
+
+    def __init__(self, source: _Strided) -> None:
+        self._source = source
+
+    def __iter__(self) -> Iterator[Views]:
+        worker = torch_data.get_worker_info()
+        number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        while True:
+            yield self._source.batch(0, number)
+            number += stride
+
+
+def _images(experiment: Experiment, data: Path, test: Path | None, batch_size: int) -> Problem:
+    wanted, training = experiment.data, experiment.training
+    factors = wanted.factors or None
+    dataset = require_images(ThreeDIdent(data, factors=factors))
+    scored = dataset if test is None else require_images(ThreeDIdent(test, factors=factors))
+    n = len(dataset.factor_names)
+    if scored.source.shape != dataset.source.shape:
+        raise UsageError(
+            f"{test} has images of shape {scored.source.shape}, {data} of {dataset.source.shape}: "
+            "expected the same"
+        )
+    manifest = dataset.source.manifest
+    paired = manifest is not None and manifest.pair_process is not None
+    if paired != (wanted.pairs == "rendered") and wanted.pairs in ("matched", "rendered"):
+        raise UsageError(
+            f"{experiment.name} needs "
+            + (
+                f"a dataset rendered in pairs (3dident render --pairs), and {data} holds single "
+                "images"
+                if not paired
+                else f"single images, and {data} was rendered in pairs: set data.pairs=rendered"
+            )
+        )
+    count = len(dataset) // 2 if paired else len(dataset)
+    if batch_size > count:
+        raise UsageError(
+            f"a batch of {batch_size} does not fit {data}, which holds {count} "
+            f"{'pairs' if paired else 'images'}: set training.batch_size, or render more"
+        )
+    source: Source
+    if wanted.pairs == "none":
+        source = _Labelled(dataset, batch_size, training.seed)
+    elif wanted.pairs == "views":
+        source = _Augmented(TwoViews(dataset, batch_size=batch_size, seed=training.seed))
+    else:
+        source = _Pairs(
+            PositivePairs(
+                dataset,
+                wanted.space,
+                wanted.conditional,
+                marginal=None if paired else wanted.marginal,
+                batch_size=batch_size,
+                seed=training.seed,
+                match=wanted.match,
+            )
+        )
+    notes = (
+        ("no --test: R2 and MCC are those of the images that it is trained on",)
+        if test is None
+        else ()
+    )
+    about: dict[str, Any] = {
+        "observations": "images",
+        "images": len(dataset),
+        "resolution": dataset.source.shape[0],
+        "preset": dataset.preset.name if dataset.preset else None,
+        "latents": latents_digest(dataset.source.raw_latents),
+        "factors": list(dataset.factor_names),
+        "scored_on": "test images" if test else "training images",
+        "best_r2": dict(scored.preset.best_r2) if scored.preset else {},
+    }
+    return Problem(n, source, None, scored, experiment, (dataset.mean, dataset.std), about, notes)
+
+
+def flatten(views: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
+    """All views one below the other, and how many rows each has."""
+    return torch.cat(list(views)), [len(view) for view in views]

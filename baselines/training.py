@@ -1,0 +1,708 @@
+"""The training loop: one for every experiment, on one device or several."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+import math
+import os
+import platform
+import signal
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from threedident.baselines.experiment import Experiment, load_experiment, parse_experiment
+from threedident.errors import MissingExtraError, TrainingError, UsageError
+from threedident.evaluate.metrics import linear_r2, mcc
+from threedident.files import (
+    explaining_write_errors,
+    read_json,
+    remove_leftovers,
+    replacing,
+    write_json,
+)
+from threedident.progress import Progress
+from threedident.store import toolkit_version
+
+try:
+    import torch
+    from lightning_fabric import Fabric
+    from torch import nn
+    from torch.multiprocessing.spawn import ProcessRaisedException
+except ImportError as error:
+    raise MissingExtraError(str(error.name), "train", "training") from error
+
+from threedident.baselines.checkpoints import load_checkpoint, save_checkpoint
+from threedident.baselines.diagnostics import (
+    AtLatents,
+    isometry,
+    learned_scale,
+    loss_at_latents,
+    shares,
+    theory_learned,
+    theory_scale,
+)
+from threedident.baselines.encoders import (
+    BoxOutput,
+    ImageEncoder,
+    MLPEncoder,
+    Part,
+    ResNetEncoder,
+    SphereOutput,
+    UnboundedOutput,
+    VectorEncoder,
+    read_encoder,
+    save_encoder,
+)
+from threedident.baselines.objective import Objective
+from threedident.baselines.problem import Problem, Views, make_problem
+from threedident.baselines.records import Records
+
+EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
+ENCODER, FAILED = "encoder.pt", "failed.pt"
+FORMAT, FORMAT_VERSION = "3dident-run", 1
+
+_BATCH_STATISTICS = 512  # images to a batch of the published scores
+_ENCODED_AT_ONCE = 1024
+_AT_LATENTS, _MOST_BATCHES = 4096, 8  # pairs on which the loss at the latents is taken
+
+
+def train(
+    experiment: Experiment,
+    out: Path,
+    *,
+    data: Path | None = None,
+    test: Path | None = None,
+    devices: int = 1,
+    accelerator: str = "auto",
+    threads: int | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Trains an experiment into a run directory, or goes on where it was stopped.
+
+    Where the learning rate is constant, a finished run can be extended by asking for more steps.
+
+    The directory holds `experiment.toml`, `metrics.csv`, TensorBoard's files, the last two
+    checkpoints, and at the end `encoder.pt` and `result.json`. A run that was killed and
+    started again gives what it would have given: batches depend on seed and step alone. It
+    returns at once where the run is finished.
+
+    Args:
+        experiment: what is trained.
+        out: the run directory.
+        data: images to train on; None for synthetic observations.
+        test: images to score on; None: those of `data`.
+        devices: how many; the batch is shared between them, and so are negatives.
+        accelerator: auto, cpu or cuda, as Lightning Fabric names them.
+        threads: of torch in this process; None: torch's choice.
+        quiet: whether progress is left out.
+
+    Returns:
+        The content of `result.json`.
+
+    Raises:
+        UsageError: the experiment does not fit the data, or `out` holds another experiment.
+        DatasetError: the data cannot be read, or the run not be written.
+        TrainingError: the loss is not finite.
+    """
+    finished = prepare(experiment, out)
+    if finished is not None:
+        return finished
+    places = {"data": data, "test": test}
+    write_json(
+        out / PLACES, {k: None if v is None else str(v.resolve()) for k, v in places.items()}
+    )
+    training = experiment.training
+    parts = devices * training.accumulate
+    if devices < 1 or training.batch_size % parts:
+        raise UsageError(
+            f"training.batch_size, {training.batch_size}, must be a multiple of devices times "
+            f"training.accumulate, found {devices} and {training.accumulate}"
+        )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    try:
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=devices,
+            strategy="ddp_spawn" if devices > 1 else "auto",
+            precision=training.precision,  # type: ignore[arg-type]
+        )
+    except Exception as error:  # Lightning's own kinds, and ValueError
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise UsageError(
+            f"cannot train on {devices} device(s) of kind {accelerator!r}: {said[0]:.300}"
+        ) from error
+    if devices > 1:
+        _launch(fabric, experiment, out, data, test, quiet)
+    else:
+        _run(fabric, experiment, out, data, test, quiet)
+    result: dict[str, Any] = read_json(out / RESULT)
+    return result
+
+
+def _launch(fabric: Fabric, experiment: Experiment, *arguments: Any) -> None:
+    """Trains in several processes.
+
+    Raises:
+        TrainingError: one of them failed.
+    """
+    try:
+        # As plain data: Lightning refuses to hand over frozen dataclasses.
+        fabric.launch(_run_in_process, experiment.as_dict(), *arguments)  # type: ignore[arg-type]
+    except ProcessRaisedException as error:
+        last = str(error).strip().splitlines()[-1]
+        raise TrainingError(f"a process of the training failed: {last:.500}") from error
+
+
+def _run_in_process(fabric: Fabric, experiment: dict[str, Any], *arguments: Any) -> None:
+    _run(fabric, parse_experiment(experiment, "experiment", experiment["name"]), *arguments)
+
+
+def resume(out: Path, *, data: Path | None = None, test: Path | None = None, **options: Any) -> Any:
+    """Goes on with what a run directory holds; see `train`.
+
+    Args:
+        out: the run directory.
+        data, test: where the images are now; None: where they were.
+        options: further ones of `train`.
+
+    Raises:
+        UsageError: it holds no run.
+    """
+    if not (out / EXPERIMENT).exists():
+        raise UsageError(f"{out} holds no run: there is no {EXPERIMENT} in it")
+    before = read_json(out / PLACES) if (out / PLACES).exists() else {}
+    there = {key: Path(value) for key, value in before.items() if value is not None}
+    return train(
+        load_experiment(out / EXPERIMENT),
+        out,
+        data=data or there.get("data"),
+        test=test or there.get("test"),
+        **options,
+    )
+
+
+def prepare(experiment: Experiment, out: Path) -> dict[str, Any] | None:
+    """Makes a run directory, or checks that one is this experiment's.
+
+    Returns:
+        Its result, where it is finished.
+
+    Raises:
+        UsageError: it holds another experiment, or something else.
+        DatasetError: it cannot be written to.
+    """
+    path = out / EXPERIMENT
+    if path.exists():
+        there = load_experiment(path)
+        longer = there.changed({"training.steps": experiment.training.steps})
+        extends = (
+            experiment.training.steps > there.training.steps
+            and experiment.training.schedule == "constant"
+            and _identity(longer) == _identity(experiment)
+        )
+        if extends:  # the same steps come first
+            with replacing(path) as temporary:
+                temporary.write_text(experiment.to_toml(), "utf-8")
+            (out / RESULT).unlink(missing_ok=True)
+            return None
+        if _identity(there) != _identity(experiment):
+            raise UsageError(
+                f"{out} holds a run of {describe_difference(there, experiment)}: choose another "
+                "--out, or `3dident train --resume` to go on with what it holds"
+            )
+        return read_json(out / RESULT) if (out / RESULT).exists() else None
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError(f"{out} is not empty and holds no run: choose another --out")
+    with explaining_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_text(experiment.to_toml(), "utf-8")
+    return None
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    """What must stay the same for a run to go on."""
+    plain = {k: v for k, v in experiment.as_dict().items() if k not in ("title", "source")}
+    for key in ("log_every", "score_every", "checkpoint_every"):
+        plain["training"].pop(key)
+    return plain
+
+
+def describe_difference(there: Experiment, asked: Experiment) -> str:
+    """The first field in which two experiments differ, for an error."""
+    if there.name != asked.name:
+        return f"{there.name!r}, asked for {asked.name!r}"
+    first, second = _identity(there), _identity(asked)
+    for section in first:
+        a, b = first[section], second[section]
+        if a != b and isinstance(a, dict):
+            field = next(k for k in {**a, **b} if a.get(k) != b.get(k))
+            return (
+                f"{there.name!r} with {section}.{field} = {a.get(field)}, asked for {b.get(field)}"
+            )
+        if a != b:
+            return f"{there.name!r} with {section} = {a!r}, asked for {b!r}"
+    return repr(there.name)
+
+
+def make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | VectorEncoder:
+    """The encoder of an experiment, its weights drawn from torch's global random numbers."""
+    spec, n = experiment.encoder, problem.n
+    output: Part
+    match spec.output:
+        case "box":
+            output = BoxOutput(n, spec.learned)
+        case "sphere":
+            output = SphereOutput(spec.radius, spec.learned)
+        case _:
+            output = UnboundedOutput()
+    if problem.normalization is None:
+        return VectorEncoder(MLPEncoder(n), output)
+    return ImageEncoder(*problem.normalization, ResNetEncoder(n, spec.body), output)
+
+
+class _Codes(nn.Module):
+    """Encoder and loss in one: what is shared between devices as one module.
+
+    All views go through the encoder at once, so that batch normalisation sees both.
+    """
+
+    def __init__(self, encoder: nn.Module, objective: Objective, *, compiled: bool) -> None:
+        super().__init__()
+        self.encoder, self.objective = encoder, objective
+        self._apply_encoder = torch.compile(encoder) if compiled else encoder
+
+    def forward(
+        self, observations: torch.Tensor, lengths: list[int], latents: Any, gather: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        codes = self._apply_encoder(observations)
+        with torch.autocast(observations.device.type, enabled=False):
+            return self.objective(torch.split(codes, lengths), latents, gather), codes
+
+
+class _Run:
+    """One process's part of a training."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        experiment: Experiment,
+        out: Path,
+        data: Path | None,
+        test: Path | None,
+    ) -> None:
+        training = experiment.training
+        self.fabric, self.experiment, self.out = fabric, experiment, out
+        self.local = training.batch_size // (fabric.world_size * training.accumulate)
+        self.problem = make_problem(
+            experiment, data=data, test=test, batch_size=self.local, device=fabric.device
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(training.seed)
+            encoder = make_encoder(experiment, self.problem)
+            members = max(1, len(experiment.data.conditionals))
+            hard = experiment.data.hard_count if experiment.data.hard_negatives else 0
+            objective = Objective(experiment.loss, self.problem.n, members=members, hard=hard)
+        if experiment.start:
+            _start_from(encoder, objective, Path(experiment.start))
+        self.images = isinstance(encoder, ImageEncoder)
+        if self.images and training.channels_last:
+            encoder = encoder.to(memory_format=torch.channels_last)
+        module = _Codes(encoder, objective, compiled=training.compile)
+        groups = [{"params": [p for p in encoder.parameters() if p.requires_grad]}]
+        learned = list(objective.parameters())
+        if learned:
+            groups.append({"params": learned, "lr": training.loss_lr or training.lr})  # type: ignore[dict-item]
+        self.optimizer: Any
+        self.module: Any
+        optimizer = torch.optim.Adam(groups, lr=training.lr, fused=True)
+        self.module, self.optimizer = fabric.setup(module, optimizer)
+        self.encoder, self.objective = encoder, objective
+        self.rates = [group["lr"] for group in optimizer.param_groups]
+        self.step = 0
+        self.seconds = 0.0
+        self.at_latents: AtLatents | None = None
+        self.scores: dict[str, float] = {}
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Any]:
+        at = self.at_latents
+        precision = self.fabric._precision.state_dict()
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "encoder": self.encoder.state_dict(),
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "precision": precision,
+            "random": torch.random.get_rng_state(),
+            "at_latents": None if at is None else dict(vars(at)),
+            "scores": self.scores,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.encoder.load_state_dict(state["encoder"])
+        self.objective.load_state_dict(state["objective"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.fabric._precision.load_state_dict(state["precision"])
+        torch.random.set_rng_state(state["random"])
+        self.at_latents = AtLatents(**state["at_latents"]) if state["at_latents"] else None
+        self.scores = state["scores"]
+
+    # Training
+
+    def gather(self) -> Any:
+        """What brings negatives from the other processes; None where there are none."""
+        if self.fabric.world_size == 1:
+            return None
+
+        def everyone(codes: torch.Tensor) -> tuple[torch.Tensor, int]:
+            together = self.fabric.all_gather(codes, sync_grads=True)
+            assert isinstance(together, torch.Tensor)
+            return together.flatten(0, 1), self.fabric.global_rank * len(codes)
+
+        return everyone
+
+    def learning_rate(self) -> float:
+        """The factor of the learning rates at this step."""
+        training = self.experiment.training
+        factor = min(1.0, (self.step + 1) / training.warmup) if training.warmup else 1.0
+        if training.schedule == "cosine":
+            factor *= (1 + math.cos(math.pi * self.step / training.steps)) / 2
+        return factor
+
+    def advance(self, batches: Iterator[Views]) -> tuple[float, torch.Tensor, Views]:
+        """One step of the optimiser: the loss, the codes and the views of its last part."""
+        training, fabric = self.experiment.training, self.fabric
+        factor = self.learning_rate()
+        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        self.module.train()
+        total = 0.0
+        for part in range(training.accumulate):
+            latents, observations = next(batches)
+            device = fabric.device
+            lengths = [len(view) for view in observations]
+            together = torch.cat([view.to(device, non_blocking=True) for view in observations])
+            if together.ndim == 4 and training.channels_last:
+                together = together.contiguous(memory_format=torch.channels_last)
+            latents = tuple(view.to(device) for view in latents)
+            waits = part + 1 < training.accumulate
+            with fabric.no_backward_sync(self.module, enabled=waits):
+                loss, codes = self.module(together, lengths, latents, self.gather())
+                fabric.backward(loss / training.accumulate)
+            value = loss.detach()
+            if fabric.world_size > 1:
+                value = fabric.all_reduce(value, reduce_op="mean")
+            total += float(value) / training.accumulate
+            if not math.isfinite(total):
+                self.fail((latents, observations), total)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return total, codes.detach(), (latents, observations)
+
+    def fail(self, views: Views, loss: float) -> None:
+        """Saves the batch whose loss is not finite, and stops."""
+        path = self.out / FAILED
+        if self.fabric.is_global_zero:
+            with replacing(path) as temporary:
+                torch.save(
+                    {
+                        "step": self.step,
+                        "loss": loss,
+                        "latents": [view.cpu() for view in views[0]],
+                        "observations": [view.cpu() for view in views[1]],
+                        "encoder": self.encoder.state_dict(),
+                        "objective": self.objective.state_dict(),
+                    },
+                    temporary,
+                )
+        raise TrainingError(
+            f"the loss is {loss} at step {self.step}: the batch and the weights are in {path}. "
+            "Try a smaller training.lr, or training.precision=32-true; the last checkpoint stays"
+        )
+
+    # Measurements
+
+    @torch.no_grad()
+    def encode(self, observations: torch.Tensor, *, batch_statistics: bool = False) -> torch.Tensor:
+        """Codes (N, m) in float32, by the encoder in evaluation mode.
+
+        Args:
+            observations: (N, ...).
+            batch_statistics: whether batch normalisation uses each batch's own statistics, as
+                in the published scores; the encoder's are left alone.
+        """
+        encoder: nn.Module = self.encoder
+        size = _ENCODED_AT_ONCE
+        if batch_statistics:
+            encoder, size = copy.deepcopy(encoder).train(), _BATCH_STATISTICS
+        else:
+            encoder.eval()
+        parts = torch.split(observations, size)
+        if batch_statistics and len(parts) > 1 and len(parts[-1]) < size:
+            parts = parts[:-1]
+        codes = []
+        for part in parts:
+            x = part.to(self.fabric.device)
+            if x.ndim == 4:
+                x = x.contiguous(memory_format=torch.channels_last)
+            codes.append(encoder(x).float().cpu())
+        encoder.train()
+        return torch.cat(codes)
+
+    def score(self) -> dict[str, float]:
+        """R2 and MCC on fresh samples, and how isometric the codes are."""
+        z, x = self.problem.fresh(self.experiment.training.score_samples)
+        z, codes = z.cpu(), self.encode(x)
+        folds: Any = "single" if self.images else "in-sample"
+        return {
+            "linear_r2": linear_r2(z.numpy(), codes.numpy(), folds=folds).value,
+            "mcc": mcc(z.numpy(), codes.numpy()).value,
+            "isometry": isometry(codes, z),
+            "scale": learned_scale(codes, z),
+        }
+
+    def row(self, loss: float, codes: torch.Tensor, views: Views) -> dict[str, Any]:
+        """What is logged of a step besides the scores."""
+        lengths = [len(view) for view in views[1]]
+        row: dict[str, Any] = {"seconds": self.seconds, "loss": loss}
+        if self.at_latents is not None:
+            row["excess"] = loss - self.at_latents.loss
+        row |= shares(self.objective, torch.split(codes, lengths))
+        row |= self.objective.learned()
+        row["lr"] = self.rates[0] * self.learning_rate()
+        return row
+
+    def measure_at_latents(self) -> None:
+        """The loss at the latents: once, on the first batches."""
+        if self.at_latents is not None or self.experiment.data.pairs == "views":
+            return
+        count = min(_MOST_BATCHES, max(1, _AT_LATENTS // self.local))
+        batches = [
+            [view.to(self.fabric.device) for view in self.problem.source.batch(0, k)[0]]
+            for k in range(min(count, self.problem.source.batches or count))
+        ]
+        self.at_latents = loss_at_latents(self.experiment, self.objective, batches)
+
+    def final_scores(self) -> tuple[dict[str, float], dict[str, list[float]]]:
+        """The scores of the end.
+
+        Synthetic: the mean over fresh batches, fitted and scored on each. Images: fitted on
+        the first half of the test images and scored on the second, with batch normalisation in
+        evaluation mode, and as published.
+        """
+        training = self.experiment.training
+        if self.images:
+            z, x = self.problem.fresh(training.score_samples)
+            found, factors = _measured(z, self.encode(x), "single", "")
+            order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
+            codes = self.encode(x[order], batch_statistics=True)
+            batch, per_factor = _measured(
+                z[order][: len(codes)], codes, "single", "_batch_statistics"
+            )
+            return {**found, **batch}, {**factors, **per_factor}
+        rows = []
+        for number in range(1, training.final_batches + 1):
+            z, x = self.problem.fresh(max(training.batch_size, 256), number)
+            rows.append(_measured(z.cpu(), self.encode(x), "in-sample", ""))
+        scores = {k: float(np.mean([row[0][k] for row in rows])) for k in rows[0][0]}
+        factors = {k: np.mean([row[1][k] for row in rows], 0).tolist() for k in rows[0][1]}
+        content = _content(self.experiment)
+        if content is not None:
+            r2 = np.array(factors["linear_r2"])
+            scores["linear_r2_content"] = float(r2[content].mean())
+            scores["linear_r2_style"] = float(r2[~content].mean())
+        return scores, factors
+
+
+def _measured(
+    z: torch.Tensor, codes: torch.Tensor, folds: Any, suffix: str
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds)
+    correlation = mcc(z.numpy(), codes.numpy())
+    assert r2.per_factor is not None
+    per_factor = {f"linear_r2{suffix}": r2.per_factor.tolist()}
+    if correlation.per_factor is not None:
+        per_factor[f"mcc{suffix}"] = correlation.per_factor.tolist()
+    return {f"linear_r2{suffix}": r2.value, f"mcc{suffix}": correlation.value}, per_factor
+
+
+def _content(experiment: Experiment) -> Any:
+    """Which factors vary least within pairs, where there are two groups; None otherwise."""
+    from threedident.distributions import ProjectedNormal
+
+    conditional = experiment.data.conditional
+    if not isinstance(conditional, ProjectedNormal) or not isinstance(conditional.Lambda, tuple):
+        return None
+    Lambda = np.array(conditional.Lambda)
+    return Lambda == Lambda.max() if len(set(conditional.Lambda)) == 2 else None
+
+
+def _start_from(encoder: ImageEncoder | VectorEncoder, objective: Objective, start: Path) -> None:
+    """Takes the weights of another run's encoder, and what its loss has learned if it fits.
+
+    Raises:
+        UsageError: it is of another form.
+    """
+    path = start / ENCODER if start.is_dir() else start
+    other, _ = read_encoder(path)
+    try:
+        encoder.load_state_dict(other.state_dict())
+    except RuntimeError as error:
+        raise UsageError(f"the encoder of {path} has another form than this experiment's") from (
+            error
+        )
+    state = load_checkpoint(start)[0] if start.is_dir() else None
+    there = {} if state is None else state["objective"]
+    own = objective.state_dict()
+    if {k: v.shape for k, v in there.items()} == {k: v.shape for k, v in own.items()}:
+        objective.load_state_dict(there)
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM in place of their effects, where this is the main thread."""
+    received: list[int] = []
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, lambda n, _: received.append(n))
+    except ValueError:  # not the main thread
+        pass
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(
+    fabric: Fabric,
+    experiment: Experiment,
+    out: Path,
+    data: Path | None,
+    test: Path | None,
+    quiet: bool,
+) -> None:
+    """A process's whole training."""
+    training = experiment.training
+    run = _Run(fabric, experiment, out, data, test)
+    if fabric.is_global_zero:
+        remove_leftovers(out)
+        for note in run.problem.notes:
+            Progress.print(f"note: {note}")
+    state, damaged = load_checkpoint(out)
+    for message in damaged:
+        Progress.print(f"warning: {message}; going on from the one before")
+    if state is not None:
+        run.restore(state)
+        if fabric.is_global_zero and not quiet:
+            Progress.print(f"{out.name}: going on from step {run.step} of {training.steps}")
+    run.measure_at_latents()
+    records = Records(out, step=run.step) if fabric.is_global_zero else None
+    stride = fabric.world_size
+    first = run.step * training.accumulate * stride + fabric.global_rank
+    batches = run.problem.batches(
+        first, stride, 1 if experiment.data.observations == "synthetic" else 2
+    )
+    with contextlib.ExitStack() as stack:
+        stop = stack.enter_context(_stopping())
+        if isinstance(batches, Generator):
+            stack.callback(batches.close)
+        progress = None
+        if fabric.is_global_zero and not quiet:
+            title = f"{experiment.name} seed {training.seed}"
+            progress = stack.enter_context(
+                Progress(title, training.steps, finished=run.step, unit="steps")
+            )
+        if records is not None:
+            stack.callback(records.close)
+        began = time.monotonic() - run.seconds
+        while run.step < training.steps:
+            loss, codes, views = run.advance(batches)
+            last = run.step == training.steps
+            run.seconds = time.monotonic() - began
+            if records is not None:
+                scored = last or run.step % training.score_every == 0
+                if scored:
+                    run.scores = run.score()
+                if scored or run.step % training.log_every == 0 or run.step == 1:
+                    row = run.row(loss, codes, views)
+                    records.write(run.step, {**row, **(run.scores if scored else {})})
+                if progress is not None:
+                    progress.advance(1, _status(loss, run.scores))
+                if last or stop or run.step % training.checkpoint_every == 0:
+                    save_checkpoint(out, run.state())
+            if stop:
+                fabric.barrier()
+                raise KeyboardInterrupt
+    if fabric.is_global_zero:
+        _finish(run)
+    fabric.barrier()
+
+
+def _status(loss: float, scores: dict[str, float]) -> str:
+    """What the progress shows besides the time."""
+    text = f"loss {loss:.4g}"
+    if scores:
+        text += f", R2 {scores['linear_r2']:.4f}, MCC {scores['mcc']:.4f}"
+    return text
+
+
+def _finish(run: _Run) -> None:
+    """Writes the encoder and the result."""
+    experiment, out = run.experiment, run.out
+    scores, per_factor = run.final_scores()
+    learned = run.objective.learned()
+    about = {
+        "experiment": experiment.name,
+        "steps": run.step,
+        "seed": experiment.training.seed,
+        "scores": scores,
+    }
+    save_encoder(out / ENCODER, run.encoder, about)
+    at = run.at_latents
+    write_json(
+        out / RESULT,
+        {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "toolkit": toolkit_version(),
+            "experiment": experiment.as_dict(),
+            "scores": scores,
+            "per_factor": per_factor,
+            "learned": {**learned, "scale": run.scores.get("scale")},
+            "theory": {"scale": theory_scale(experiment), **theory_learned(experiment)},
+            "at_latents": None if at is None else dict(vars(at)),
+            "steps": run.step,
+            "seconds": run.seconds,
+            "hardware": describe_hardware(run.fabric),
+            "data": run.problem.about,
+        },
+    )
+
+
+def describe_hardware(fabric: Fabric) -> str:
+    """One line that names what a run ran on."""
+    if fabric.device.type == "cuda":
+        return f"{fabric.world_size} x {torch.cuda.get_device_name(fabric.device)}"
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    threads = torch.get_num_threads()
+    return f"{threads * fabric.world_size} thread(s) of {os.cpu_count()} cores, {name}"

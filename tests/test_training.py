@@ -1,0 +1,335 @@
+"""The training loop: on real data, small."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+import torch
+from click.testing import CliRunner
+
+from threedident.baselines import checkpoints, training
+from threedident.baselines.encoders import load_encoder
+from threedident.baselines.experiment import Experiment, load_experiment, parse_experiment
+from threedident.cli import main
+from threedident.errors import DatasetError, TrainingError, UsageError
+
+SMALL = {
+    "training.steps": 8,
+    "training.batch_size": 32,
+    "training.log_every": 2,
+    "training.score_every": 4,
+    "training.score_samples": 64,
+    "training.checkpoint_every": 3,
+    "data.mixing_trials": 50,
+}
+
+
+def small(name: str = "aninfonce", **changes: Any) -> Experiment:
+    return load_experiment(name).changed(
+        {**SMALL, **{k.replace("__", "."): v for k, v in changes.items()}}
+    )
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_encoder(folder / training.ENCODER).state_dict()
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def run(experiment: Experiment, out: Path, **options: Any) -> dict[str, Any]:
+    return training.train(experiment, out, quiet=True, accelerator="cpu", **options)
+
+
+def test_a_seed_reproduces_a_run_and_another_does_not(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        run(small(), tmp_path / name)
+    run(small(training__seed=1), tmp_path / "c")
+    assert rows(tmp_path / "a") == rows(tmp_path / "b")
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    first = run(small(), tmp_path / "run")
+    written = (tmp_path / "run" / training.ENCODER).stat().st_mtime_ns
+    assert run(small(), tmp_path / "run") == first
+    assert (tmp_path / "run" / training.ENCODER).stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    experiment = small(training__precision=precision, training__warmup=4)
+    run(experiment, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        advance = training._Run.advance
+
+        def dies(self: Any, batches: Any) -> Any:
+            if self.step == 5:
+                raise RuntimeError("killed")
+            return advance(self, batches)
+
+        patched.setattr(training._Run, "advance", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(experiment, tmp_path / "parts")
+    assert not (tmp_path / "parts" / training.RESULT).exists()
+    training.resume(tmp_path / "parts", quiet=True, accelerator="cpu")
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
+
+
+def test_ctrl_c_saves_a_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "threedident", "train", "aninfonce", "--device", "cpu"]
+    changes = {**SMALL, "training.steps": 100_000, "training.checkpoint_every": 100_000}
+    settings = [f"--set={k}={v}" for k, v in changes.items()]
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command, "--out", str(out), *settings],
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (out / "metrics.csv").exists() or len(rows(out)) < 3:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    state, _ = checkpoints.load_checkpoint(out)
+    assert state is not None and state["step"] >= 3
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    for step in (1, 2):
+        checkpoints.save_checkpoint(tmp_path, {"step": step})
+    state, damaged = checkpoints.load_checkpoint(tmp_path)
+    assert state is not None and state["step"] == 2 and not damaged
+    path = tmp_path / checkpoints.NAME
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    state, damaged = checkpoints.load_checkpoint(tmp_path)
+    assert state is not None and state["step"] == 1 and len(damaged) == 1
+    (tmp_path / checkpoints.PREVIOUS).write_bytes(b"")
+    with pytest.raises(DatasetError, match="no whole checkpoint is left"):
+        checkpoints.load_checkpoint(tmp_path)
+
+
+def test_a_loss_that_is_not_finite_stops_at_once_and_saves_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = training._Run.advance
+
+    def breaks(self: Any, batches: Any) -> Any:
+        if self.step == 5:
+            with torch.no_grad():
+                next(self.encoder.parameters()).fill_(float("nan"))
+        return advance(self, batches)
+
+    monkeypatch.setattr(training._Run, "advance", breaks)
+    with pytest.raises(TrainingError, match=r"nan at step 5.*failed\.pt"):
+        run(small(), tmp_path / "run")
+    failed = torch.load(tmp_path / "run" / training.FAILED, weights_only=True)
+    assert failed["step"] == 5
+    assert [view.shape for view in failed["observations"]] == [(32, 10), (32, 10)]
+    state, _ = checkpoints.load_checkpoint(tmp_path / "run")
+    assert state is not None and state["step"] == 3
+    assert all(torch.isfinite(value).all() for value in state["encoder"].values())
+
+
+def test_another_experiment_is_refused(tmp_path: Path) -> None:
+    training.prepare(small(), tmp_path / "run")
+    with pytest.raises(UsageError, match=r"training\.batch_size = 32, asked for 64"):
+        run(small(training__batch_size=64), tmp_path / "run")
+    with pytest.raises(UsageError, match="'aninfonce', asked for 'aninfonce-infonce'"):
+        run(small("aninfonce-infonce"), tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds no run"):
+        run(small(), tmp_path / "other")
+    with pytest.raises(UsageError, match="holds no run"):
+        training.resume(tmp_path / "other")
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UsageError, match="cannot train on 1 device"):
+        training.train(small(), tmp_path / "run", accelerator="cuda", quiet=True)
+
+
+def test_accumulated_parts_have_their_own_negatives(tmp_path: Path) -> None:
+    run(small(training__accumulate=2, training__steps=2), tmp_path / "parts")
+    assert len(rows(tmp_path / "parts")) == 2
+    with pytest.raises(UsageError, match="multiple of training.accumulate"):
+        small(training__accumulate=3)
+
+
+def test_two_processes_share_batch_and_negatives(tmp_path: Path) -> None:
+    """The losses of two processes are those of one with their batches together."""
+    out = tmp_path / "two"
+    command = [sys.executable, "-m", "threedident", "train", "aninfonce", "--device", "cpu"]
+    changes = {**SMALL, "training.steps": 3, "training.lr": 0.01, "training.log_every": 1}
+    settings = [f"--set={k}={v}" for k, v in changes.items()]
+    done = subprocess.run(
+        [*command, "--devices", "2", "--threads", "1", "--out", str(out), *settings],
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    experiment = small(training__steps=3, training__lr=0.01)
+    fabric = training.Fabric(accelerator="cpu", devices=1)
+    alone = training._Run(fabric, experiment, tmp_path / "one", None, None)
+    alone.problem = training.make_problem(
+        experiment, data=None, test=None, batch_size=16, device=fabric.device
+    )
+    losses = []
+    for first in (0, 2, 4):
+        halves = [alone.problem.source.batch(0, number)[1] for number in (first, first + 1)]
+        codes = [alone.encoder(torch.cat(views)) for views in zip(*halves, strict=True)]
+        loss = alone.objective(codes)
+        losses.append(loss.item())
+        alone.optimizer.zero_grad()
+        loss.backward()
+        alone.optimizer.step()
+    # From the second on they also tell that the gradients were the same.
+    assert [float(row["loss"]) for row in rows(out)] == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("images") / "data"
+    made.make(root, 80, side=32)
+    return root
+
+
+IMAGES = {**SMALL, "training.steps": 3, "training.batch_size": 16, "training.score_every": 3}
+
+
+def of_images(name: str, **changes: Any) -> Experiment:
+    return load_experiment(name).changed(
+        {
+            **{k: v for k, v in IMAGES.items() if not k.startswith("data")},
+            **{k.replace("__", "."): v for k, v in changes.items()},
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["table4-supervised", "table4-box", "table4-augmentations"])
+def test_images(tmp_path: Path, images: Path, name: str) -> None:
+    result = run(of_images(name), tmp_path / "run", data=images, test=images)
+    assert set(result["scores"]) >= {
+        "linear_r2",
+        "mcc",
+        "linear_r2_batch_statistics",
+        "mcc_batch_statistics",
+    }
+    encoder = load_encoder(tmp_path / "run" / training.ENCODER)
+    assert encoder.spec["kind"] == "image"
+    assert result["data"]["resolution"] == 32
+    assert not encoder.training
+
+
+def test_an_interrupted_run_on_images_ends_as_if_it_had_not_been(
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batch normalisation's statistics and the place in the data are kept as well."""
+    experiment = of_images(
+        "table4-box", training__steps=7, training__checkpoint_every=2, training__batch_size=32
+    )
+    run(experiment, tmp_path / "whole", data=images, test=images)
+    with monkeypatch.context() as patched:
+        advance = training._Run.advance
+
+        def dies(self: Any, batches: Any) -> Any:
+            if self.step == 5:
+                raise RuntimeError("killed")
+            return advance(self, batches)
+
+        patched.setattr(training._Run, "advance", dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(experiment, tmp_path / "parts", data=images, test=images)
+    training.resume(tmp_path / "parts", quiet=True, accelerator="cpu")
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+
+
+def test_data_that_do_not_fit(tmp_path: Path, images: Path) -> None:
+    with pytest.raises(UsageError, match="--data DIR"):
+        run(of_images("table4-box"), tmp_path / "a")
+    with pytest.raises(UsageError, match="leave out --data"):
+        run(small(), tmp_path / "b", data=images)
+    with pytest.raises(UsageError, match="a batch of 128 does not fit"):
+        run(of_images("table4-box", training__batch_size=128), tmp_path / "c", data=images)
+    rendered = of_images("table4-box").as_dict()
+    rendered["data"] |= {"pairs": "rendered"}
+    rendered["data"].pop("conditional")
+    experiment = parse_experiment(rendered, "test", "test")
+    with pytest.raises(UsageError, match="needs a dataset rendered in pairs"):
+        run(experiment, tmp_path / "d", data=images)
+    made.make(tmp_path / "larger", 20, side=40)
+    with pytest.raises(UsageError, match=r"\(40, 40, 3\)"):
+        run(of_images("table4-box"), tmp_path / "e", data=images, test=tmp_path / "larger")
+    assert not any((tmp_path / name / "metrics.csv").exists() for name in "abcde")
+
+
+def test_loss_at_the_latents_is_what_an_ideal_encoder_has(tmp_path: Path) -> None:
+    result = run(small(training__batch_size=512, training__steps=1), tmp_path / "run")
+    at = result["at_latents"]
+    Lambda = at["Lambda"][0]
+    assert sum(Lambda[:5]) / 5 == pytest.approx(5, rel=0.15)
+    assert sum(Lambda[5:]) / 5 == pytest.approx(25, rel=0.15)
+    assert result["theory"]["Lambda"] == [[5.0] * 5 + [25.0] * 5]
+
+
+def test_starting_from_another_run(tmp_path: Path) -> None:
+    run(small(), tmp_path / "first")
+    experiment = small(start=str(tmp_path / "first"), training__lr=1e-30, training__steps=1)
+    run(experiment, tmp_path / "second")
+    assert same(weights(tmp_path / "first"), weights(tmp_path / "second"))
+
+
+def test_command(tmp_path: Path, cli: Any) -> None:
+    settings = [f"--set={k}={v}" for k, v in SMALL.items()]
+    done = cli("train", "aninfonce", "--out", "run", *settings, "--seed", 3)
+    assert "linear_r2: " in done.stdout and "run/encoder.pt" in done.stdout
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["experiment"]["training"]["seed"] == 3
+    again = CliRunner().invoke(main, ["train", "--resume", "run"])
+    assert again.output == done.stdout
+    for arguments, said in (
+        (["aninfonce", "--out", "x", "--set", "training.step=3"], "unknown field training.step:"),
+        (["nonsense", "--out", "x"], "unknown experiment 'nonsense'"),
+        (["--resume", "y"], "holds no run"),
+        (["aninfonce"], "expected a PRESET"),
+    ):
+        failed = CliRunner().invoke(main, ["train", *arguments])
+        assert failed.exit_code == 2 and said in failed.output
