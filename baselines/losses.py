@@ -409,14 +409,18 @@ def _checked_hard(
         raise UsageError(
             "hard must be one tensor, around z, or with symmetric a pair, around z and around z~"
         )
-    found = [hard] if isinstance(hard, torch.Tensor) else list(hard)
+    found = [hard, None] if isinstance(hard, torch.Tensor) else list(hard)
+    if len(found) != 2:
+        raise UsageError(f"hard must be a pair, around z and around z~, found {len(found)}")
     for codes in found:
+        if codes is None:
+            continue
         if codes.ndim != 3 or (len(codes), codes.shape[2]) != z.shape or codes.shape[1] == 0:
             raise UsageError(
                 f"hard negatives must be of shape ({len(z)}, k, {z.shape[1]}), found "
                 f"{tuple(codes.shape)}"
             )
-    return [_wide(codes) for codes in found]
+    return [None if codes is None else _wide(codes) for codes in found]
 
 
 def _check_p(p: float) -> None:

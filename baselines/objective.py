@@ -14,7 +14,7 @@ from threedident.baselines.experiment import Loss
 from threedident.errors import UsageError
 
 Codes = Sequence[torch.Tensor]
-#: Codes of this process (N, n) to those of all, (M, n), and where the own ones begin.
+#: Rows (N, ...) of this process to those of all, (M, ...), and where the own ones begin.
 Gather = Callable[[torch.Tensor], tuple[torch.Tensor, int]]
 
 _SPREAD = 0.1  # of the raw Lambda at the beginning, as in the published code
@@ -113,8 +113,9 @@ class Objective(nn.Module):
             return losses.tricl(z, z_tilde, S, weight=loss.decorrelation, contrast=loss.contrast)
         gathered = None
         if gather is not None:
-            everyone, offset = gather(z)
-            gathered = (everyone, gather(z_tilde)[0], offset)
+            # In one go: all processes must meet in the same order.
+            everyone, offset = gather(torch.stack([z, z_tilde], 1))
+            gathered = (everyone[:, 0], everyone[:, 1], offset)
         return losses.info_nce(
             z,
             z_tilde,

@@ -134,9 +134,9 @@ class _LogSumExp(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.p, ctx.offset, ctx.chosen = p, offset, chosen
         with torch.autocast(a.device.type, enabled=False):
-            peak, total = _FORWARD[chosen](a, b, p, offset)
-            ctx.save_for_backward(a, b, peak, total)
-            return (peak + total.log()).to(a.dtype)
+            value, peak, total = _FORWARD[chosen](a, b, p, offset)
+        ctx.save_for_backward(a, b, peak, total)
+        return value
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -153,15 +153,15 @@ class _LogSumExp(torch.autograd.Function):
 
 def _torch_forward(
     a: torch.Tensor, b: torch.Tensor, p: float | None, offset: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest similarity of every row, (N,), and its sum of exp(s - largest), (N,)."""
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """log sum exp of the similarities of every row, the largest, and sum exp(s - largest)."""
     peak, total = a.new_empty(len(a)), a.new_empty(len(a))
     for rows in _blocks(a, b):
         scores = _scores(a, b, p, offset, rows)
         peak[rows] = scores.amax(1)
         top = torch.where(peak[rows] == -math.inf, 0, peak[rows])
         total[rows] = _exp_rows(scores, top).sum(1)
-    return peak, total
+    return peak + total.log(), peak, total
 
 
 def _torch_backward(
@@ -413,10 +413,11 @@ def _forward_rows(
     offset: int,
     start: int,
     stop: int,
+    value: Any,
     peak: Any,
     total: Any,
 ) -> None:
-    """Of the rows from start to stop: the largest score, and the sum of exp(score - largest).
+    """Of the rows from start to stop: log sum exp of the scores, and what it is made of.
 
     Args:
         kind, p: of the similarity.
@@ -425,9 +426,11 @@ def _forward_rows(
         count: how many candidates there are; the rest of the last tile is padding.
         offset: row i leaves out the candidate i + offset.
         start, stop: the rows.
-        peak: (N,), -inf.
-        total: (N,) float64, 0.
+        value: (N,), into which goes peak + log(total).
+        peak: (N,), the largest score.
+        total: (N,) float64, the sum of exp(score - peak).
     """
+    peak[start:stop], total[start:stop] = -np.inf, 0
     scores = np.empty(tiles.shape[2], a.dtype)
     for block in range(start, stop, _ROWS):
         for t in range(len(tiles)):
@@ -440,6 +443,8 @@ def _forward_rows(
                 if peak[i] > -np.inf:
                     _exp_all(scores, peak[i], a.dtype.type(1))
                     total[i] += _total(scores)
+        for i in range(block, min(block + _ROWS, stop)):
+            value[i] = peak[i] + math.log(total[i])
 
 
 @_compiled()
@@ -486,14 +491,13 @@ def _kernels(double: bool) -> tuple[Any, Any] | None:
     if numba is None:
         return None
     dtype = np.float64 if double else np.float32
+    outer: tuple[Any, ...] = (_forward_rows, _backward_rows)
     for cache in (True, False):
         with contextlib.suppress(Exception):  # no folder to write to, a damaged file, no compiler
-            forward, backward = (
-                _jit(f.py_func, set(), cache) for f in (_forward_rows, _backward_rows)
-            )
+            forward, backward = (_jit(f.py_func, set(), cache) for f in outer)
             a, tiles, one = np.zeros((1, 1), dtype), np.zeros((1, 1, 1), dtype), np.zeros(1, dtype)
             fixed = (_SQUARE, dtype(2), a, tiles, 1, 0, 0, 1)
-            forward(*fixed, one.copy(), np.zeros(1))
+            forward(*fixed, one.copy(), one.copy(), np.zeros(1))
             backward(*fixed, one, one, a.copy(), tiles.copy())
             return forward, backward
     return None
@@ -501,13 +505,13 @@ def _kernels(double: bool) -> tuple[Any, Any] | None:
 
 def _numba_forward(
     a: torch.Tensor, b: torch.Tensor, p: float | None, offset: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """As `_torch_forward`."""
-    peak, total = a.new_full((len(a),), -math.inf), a.new_zeros(len(a), dtype=torch.float64)
-    fixed, out = _packed(a, b, p, offset), (peak.numpy(), total.numpy())
+    fixed = _packed(a, b, p, offset)
+    value, peak, total = (np.empty(len(a), d) for d in (fixed[3].dtype, fixed[3].dtype, float))
     kernel, _ = _loaded(a)
-    _in_threads(_parts(a, b), len(a), lambda _, i, j: kernel(*fixed, i, j, *out))
-    return peak, total
+    _in_threads(_parts(a, b), len(a), lambda _, i, j: kernel(*fixed, i, j, value, peak, total))
+    return torch.from_numpy(value), torch.from_numpy(peak), torch.from_numpy(total)
 
 
 def _numba_backward(

@@ -86,6 +86,14 @@ def reproduce(
     count = _seeds(study, cut, seeds)
     if study.kind != "images" and not data is test is datasets is None:
         raise UsageError(f"{what} makes its own observations: leave out the datasets")
+    used = {name for row in study.rows for name in (row.data, row.test)}
+    if study.kind == "images" and not (
+        (data is None or TRAIN in used) and (test is None or TEST in used)
+    ):
+        raise UsageError(
+            f"{what} compares datasets of its own: leave out --data and --test, or say where they "
+            "lie by --datasets"
+        )
     planned = [
         (row, seed, _experiment(study, row, seed, cut, changes or {}, out))
         for seed in range(count)
@@ -248,8 +256,10 @@ def _render(folder: Path, name: str, sizes: Rendering, resolution: int, quality:
         command += ["--pairs", "--conditional", conditional, option, width]
         total = sizes.pairs
     else:
-        preset = name.removesuffix("-test")
-        if preset != name:
+        preset = name.removeprefix("generator-").removesuffix("-test")
+        if kind == "generator":
+            total = sizes.generators
+        if name.endswith("-test"):
             split, total = "test", sizes.test
     if (folder / MANIFEST).exists():
         there = DatasetDir.open(folder)

@@ -32,6 +32,7 @@ from threedident.store import toolkit_version
 try:
     import torch
     from lightning_fabric import Fabric
+    from torch import distributed as dist
     from torch import nn
     from torch.multiprocessing.spawn import ProcessRaisedException
 except ImportError as error:
@@ -288,6 +289,28 @@ class _Codes(nn.Module):
             return self.objective(torch.split(codes, lengths), latents, gather), codes
 
 
+class _Gathered(torch.autograd.Function):
+    """The rows of all processes; their gradients come back to the process they are from.
+
+    The sum of what every process's loss wants of them: with the mean that data-parallel training
+    takes of the gradients, that is the gradient of the mean loss.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
+        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        ctx.count = len(rows)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        first = dist.get_rank() * ctx.count
+        return total[first : first + ctx.count]
+
+
 class _Run:
     """One process's part of a training."""
 
@@ -367,9 +390,8 @@ class _Run:
             return None
 
         def everyone(codes: torch.Tensor) -> tuple[torch.Tensor, int]:
-            together = self.fabric.all_gather(codes, sync_grads=True)
-            assert isinstance(together, torch.Tensor)
-            return together.flatten(0, 1), self.fabric.global_rank * len(codes)
+            together: torch.Tensor = _Gathered.apply(codes)
+            return together, self.fabric.global_rank * len(codes)
 
         return everyone
 

@@ -1,4 +1,4 @@
-"""Encoders that others are held against: raw pixels, an untrained network, PCA, a supervised one.
+"""Encoders that others are held against: raw pixels, an untrained network, PCA, trained ones.
 
 They are the toolkit's own, so they run in the caller's process.
 """
@@ -48,7 +48,7 @@ def run_reference(
 
     Args:
         submission: `reference:identity`, `identity=full`, `random`, `pca`, `pca=COMPONENTS` or
-            `supervised=CHECKPOINT`.
+            `supervised=CHECKPOINT` or `encoder=CHECKPOINT`.
         dataset: the test set.
         train: images that PCA is fitted on; None: the first half of the test set.
         seed: of the untrained network.
@@ -84,7 +84,7 @@ def run_reference(
             return Encoding(_apply(encoder, dataset, batch_size), about=about)
         case _:
             assert submission.checkpoint is not None
-            return Encoding(_supervised(submission.checkpoint, dataset, batch_size))
+            return Encoding(_trained(submission.checkpoint, dataset, batch_size))
 
 
 def _number(text: str, default: int, name: str) -> int:
@@ -105,7 +105,7 @@ def _batches(
             progress.advance(len(some))
 
 
-def _supervised(checkpoint: Path, dataset: ThreeDIdent, batch_size: int) -> Float32:
+def _trained(checkpoint: Path, dataset: ThreeDIdent, batch_size: int) -> Float32:
     encoder = load_encoder(checkpoint)
     if not isinstance(encoder, ImageEncoder):
         raise UsageError(f"{checkpoint} is an encoder of vectors, expected one of images")

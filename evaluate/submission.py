@@ -19,7 +19,8 @@ from threedident.evaluate.graph import check_external
 #: What is said of a kind that runs its author's code.
 TRUSTED = ("python", "torch")
 REFERENCE = "reference:"
-REFERENCES = ("identity", "random", "pca", "supervised")
+REFERENCES = ("identity", "random", "pca", "supervised", "encoder")
+_TRAINED = ("supervised", "encoder")  # by this toolkit, and read from a checkpoint
 
 _EXPORTED, _SCRIPTED = ".pt2", (".pt", ".ts", ".pth")
 _FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -88,9 +89,9 @@ def _identify(text: str, checkpoint: Path | None) -> Submission:
                 f"unknown reference encoder {name!r}: expected one of "
                 + ", ".join(REFERENCE + each for each in REFERENCES)
             )
-        if name == "supervised":
+        if name in _TRAINED:
             if not options:
-                raise UsageError(f"which checkpoint? {REFERENCE}supervised=CHECKPOINT")
+                raise UsageError(f"which checkpoint? {REFERENCE}{name}=CHECKPOINT")
             return Submission("reference", REFERENCE + name, checkpoint=Path(options))
         return Submission("reference", text, options=options)
     if path.suffix in SUFFIXES:
@@ -119,7 +120,7 @@ def _refuse_checkpoint(path: Path) -> None:
     if path.suffix != _EXPORTED and not any(name.startswith("code/") for name in inner):
         raise UsageError(
             f"{path.name} is no TorchScript file, but may be a checkpoint. One that this toolkit "
-            f"wrote: {REFERENCE}supervised={path}, or `3dident export {path} --out encoder.onnx`"
+            f"wrote: {REFERENCE}encoder={path}, or `3dident export {path} --out encoder.onnx`"
         )
 
 

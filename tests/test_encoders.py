@@ -256,7 +256,7 @@ def test_what_export_refuses(tmp_path):
 def test_a_checkpoint_is_told_from_torchscript(tmp_path):
     path = tmp_path / "encoder.pt"
     save_encoder(path, VectorEncoder(MLPEncoder(2), UnboundedOutput()))
-    with pytest.raises(UsageError, match=r"reference:supervised=.*3dident export"):
+    with pytest.raises(UsageError, match=r"reference:encoder=.*3dident export"):
         identify(path, trust=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

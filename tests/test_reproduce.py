@@ -270,8 +270,10 @@ def test_images_are_rendered_once_where_none_are_given(
     ]
     assert sorted(asked) == sorted((name, 32, "draft") for name in [*names, "3dident-test"])
     assert "3dident-test: 40 images of 8 x 8" in table
-    table = run("generators", tmp_path / "b", FakeTraining(), data=images, rows="*-3dident")
-    assert asked[-1] == ("3dident-test", 8, "draft")
+    with pytest.raises(UsageError, match="compares datasets of its own"):
+        run("generators", tmp_path / "b", FakeTraining(), data=images)
+    table = run("generators", tmp_path / "b", FakeTraining(), rows="*-3dident")
+    assert [name for name, *_ in asked[-2:]] == ["generator-3dident", "generator-3dident-test"]
     assert "| object_hue | 50.00 | 62.50 | 80.0% |" in table
     table = run(
         *("table4", tmp_path / "c", FakeTraining()),

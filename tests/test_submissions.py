@@ -895,6 +895,7 @@ def test_no_such_submission(tmp_path):
         ("none.npy", "there is no file none.npy"),
         ("reference:best", "unknown reference encoder 'best'"),
         ("reference:supervised", "which checkpoint"),
+        ("reference:encoder", "which checkpoint"),
         ("reference:supervised=none.pt", "there is no file none.pt"),
     ):
         with pytest.raises(UsageError, match=said):
@@ -1075,8 +1076,8 @@ def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset
     encoder = ImageEncoder([0.5] * 3, [0.2] * 3, ResNetEncoder(10), SphereOutput())
     save_encoder(tmp_path / "encoder.pt", encoder)
     words = ("--data", small_dataset, "--bootstrap", 100, "--metrics", "mcc", "--factors", "hue")
-    said = cli("evaluate", "reference:supervised=encoder.pt", "--out", "out", *words).stdout
-    assert "reference:supervised: 10 codes of 12 images" in said
+    said = cli("evaluate", "reference:encoder=encoder.pt", "--out", "out", *words).stdout
+    assert "reference:encoder: 10 codes of 12 images" in said
     assert said.count("warning: ") >= 2
     scores = json.loads((tmp_path / "out/scores.json").read_text())
     check_scores(scores, "scores.json")

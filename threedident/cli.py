@@ -1243,7 +1243,8 @@ def evaluate(
     SUBMISSION is one of: embeddings (.npy, .npz or .h5: a row for every test image, in order);
     an encoder (.onnx: uint8 images (B, 3, H, W) in, codes (B, m) out); with --trust also a
     Python factory (package.module:factory), .pt2 or TorchScript; or a reference encoder:
-    reference:identity, reference:random, reference:pca, reference:supervised=CHECKPOINT.
+    reference:identity, reference:random, reference:pca, and encoders that `3dident train` has
+    written, reference:encoder=RUN/encoder.pt (or reference:supervised=..., a name for tables).
     """
     from threedident.evaluate import run
     from threedident.evaluate.scoring import DEFAULT_METRICS

@@ -1,0 +1,128 @@
+"""A training step with our contrastive losses, and with the N x N x n tensor of published code.
+
+    python benchmarks/losses.py [--batch 6144] [--rounds 3]
+
+The synthetic benchmark's step: two views of 10 dimensions through the MLP, InfoNCE with all
+anchors as negatives, the gradients, Adam. For each p a table's row: the whole step, its most
+memory (of the process, with what torch itself takes), and the N x N part alone, forward and
+backward. Every cell has a process of its own, in turn; times are the least of the rounds, as
+others may use the machine. The baseline materialises ||z_i - z_j||, of N x N x n numbers, or for
+the dot product the N x N matrix; at 6,144 pairs it needs about 10 GB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from threedident.baselines.encoders import BoxOutput, MLPEncoder, SphereOutput, VectorEncoder
+from threedident.baselines.losses import Dot, Power, info_nce
+from threedident.baselines.pairwise import log_sum_exp
+
+N = 10
+POWERS = (2, 1, 3, None)
+VARIANTS = ("numba", "torch", "broadcast")
+
+
+def scores(a: torch.Tensor, b: torch.Tensor, p: int | None) -> torch.Tensor:
+    """All similarities at once, (N, M)."""
+    if p is None:
+        return a @ b.T
+    return -torch.sum(torch.abs(a[:, None] - b[None]) ** p, -1)
+
+
+def broadcast_loss(z: torch.Tensor, z_tilde: torch.Tensor, p: int | None) -> torch.Tensor:
+    alike = z * z_tilde if p is None else -(torch.abs(z - z_tilde) ** p)
+    positive = torch.sum(alike, -1)
+    both = torch.cat([positive[:, None], scores(z, z, p)], 1)
+    return (both.logsumexp(1) - positive).mean()
+
+
+def least(rounds: int, call: Callable[[], object]) -> float:
+    """Seconds, of some calls after one that may compile."""
+    taken = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return min(taken[1:])
+
+
+def measure(p: int | None, variant: str, batch: int, rounds: int) -> dict[str, float]:
+    torch.manual_seed(0)
+    output = SphereOutput() if p is None else BoxOutput(N, learned=True)
+    encoder = VectorEncoder(MLPEncoder(N), output)
+    optimizer = torch.optim.Adam(encoder.parameters(), lr=1e-4)
+    x = torch.rand(batch, N)
+    views = torch.cat([x, x + 0.05 * torch.randn(batch, N)])
+    similarity = Dot() if p is None else Power(p)
+
+    def step() -> None:
+        z, z_tilde = encoder(views).chunk(2)
+        if variant == "broadcast":
+            loss = broadcast_loss(z, z_tilde, p)
+        else:
+            loss = info_nce(z, z_tilde, similarity, backend=variant)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    z = torch.rand(batch, N, requires_grad=True)
+
+    def alone() -> None:
+        if variant == "broadcast":
+            sums = scores(z, z, p).logsumexp(1)
+        else:
+            sums = log_sum_exp(z, z, p, backend=variant)
+        torch.autograd.grad(sums.sum(), z)
+
+    seconds = least(rounds, step)
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+    return {"step": seconds, "memory": memory, "alone": least(rounds, alone)}
+
+
+def apart(p: int | None, variant: str, batch: int, rounds: int) -> dict[str, float]:
+    """`measure` in a process of its own."""
+    cell = json.dumps([p, variant])
+    command = [sys.executable, __file__, "--batch", str(batch), "--rounds", str(rounds)]
+    done = subprocess.run([*command, "--cell", cell], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batch", type=int, default=6144)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cell", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    batch, rounds = arguments.batch, arguments.rounds
+    if arguments.cell is not None:
+        print(json.dumps(measure(*arguments.cell, batch, rounds)))
+        return
+    print(f"{batch} pairs, n = {N}, {torch.get_num_threads()} threads; s and GiB\n")
+    heads = [f"{what}: {variant}" for what in ("step", "memory", "N x N") for variant in VARIANTS]
+    print("| p | " + " | ".join(heads) + " | step, broadcast / numba | N x N |")
+    print("| --- |" + " --- |" * (len(heads) + 2))
+    for p in POWERS:
+        found = {variant: apart(p, variant, batch, rounds) for variant in VARIANTS}
+        cells = [
+            f"{found[variant][what]:.{digits}f}"
+            for what, digits in (("step", 2), ("memory", 2), ("alone", 3))
+            for variant in VARIANTS
+        ]
+        ratios = [
+            f"{found['broadcast'][what] / found['numba'][what]:.1f}" for what in ("step", "alone")
+        ]
+        label = "dot" if p is None else str(p)
+        print(f"| {label} | " + " | ".join([*cells, *ratios]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
