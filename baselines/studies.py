@@ -83,7 +83,7 @@ SCALES: Mapping[str, Scale] = {
             "anisotropic": _CPU_ANISOTROPIC,
             "twenty": {**_CPU_ANISOTROPIC, "training.batch_size": 1000},
             "images": {
-                "training.steps": 1000,
+                "training.steps": 500,
                 "training.batch_size": 256,
                 "training.lr": 1e-3,
                 "training.schedule": "cosine",
