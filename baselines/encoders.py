@@ -73,7 +73,7 @@ class ResNetEncoder(Part):
         body = getattr(models, arch)(weights=None, num_classes=10 * codes)
         for module in body.modules():
             if type(module) is nn.Conv2d and module.kernel_size == (3, 3):
-                module.__class__ = _Conv3x3
+                module.__class__ = _Conv3x3  # without a bias or groups, in these architectures
         self.layers = nn.Sequential(
             body,
             nn.LeakyReLU(_SLOPE),
@@ -87,18 +87,26 @@ class ResNetEncoder(Part):
 
 
 class _Conv3x3(nn.Conv2d):
-    """A 3 x 3 convolution that is a matrix product where its map is one pixel.
+    """A 3 x 3 convolution that is one matrix product where its map is 2 x 2 or a single pixel.
 
-    All but the middle of the kernel then meets padding alone. The last layers of a ResNet are
-    such on images of 32 x 32, and there bfloat16 convolutions are several times slower.
+    The last layers of a ResNet see such maps on images of 32 x 32, and libraries of convolutions
+    are several times slower there, in bfloat16 above all.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """As `nn.Conv2d`."""
-        if x.shape[-2:] != (1, 1) or self.padding != (1, 1) or self.groups != 1:
+        height, width = x.shape[-2:]
+        if max(height, width) > 2 or self.padding != (1, 1) or torch.compiler.is_exporting():
             return super().forward(x)
-        middle = self.weight[:, :, 1, 1]
-        return nn.functional.linear(x.flatten(1), middle, self.bias)[:, :, None, None]
+        # An output at i sees the input at k through the kernel's row 1 - stride i + k.
+        taps = self.weight.unfold(2, height, 1).unfold(3, width, 1)
+        for dim, size in ((2, height), (3, width)):
+            outputs = (size - 1) // self.stride[0] + 1
+            taps = taps.flip(dim) if outputs == 2 else taps.narrow(dim, 1, 1)
+        rows, columns = taps.shape[2:4]
+        matrix = taps.permute(2, 3, 0, 4, 5, 1).reshape(rows * columns * self.out_channels, -1)
+        y = nn.functional.linear(x.permute(0, 2, 3, 1).flatten(1), matrix)
+        return y.view(-1, rows, columns, self.out_channels).permute(0, 3, 1, 2)
 
 
 class MLPEncoder(Part):

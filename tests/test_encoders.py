@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 import pickle
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from made import make
+from torch import nn
 
 from threedident.baselines.encoders import (
     BoxOutput,
@@ -262,3 +264,24 @@ def test_a_checkpoint_is_told_from_torchscript(tmp_path):
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
     assert identify(path, trust=True).kind == "torch"
+
+
+@pytest.mark.parametrize("side", [16, 32, 64])
+def test_small_maps_give_what_convolutions_give(side: int) -> None:
+    torch.manual_seed(0)
+    encoder = ResNetEncoder(2).double()
+    plain = copy.deepcopy(encoder)
+    swapped = 0
+    for module in plain.modules():
+        if isinstance(module, nn.Conv2d) and type(module) is not nn.Conv2d:
+            module.__class__ = nn.Conv2d
+            swapped += 1
+    assert swapped == 16  # of a ResNet-18: all of 3 x 3
+    images = torch.randn(4, 3, side, side, dtype=torch.float64)
+    gradients = []
+    for each in (encoder, plain):
+        codes = each(images)
+        codes.square().sum().backward()
+        gradients.append([codes, *(p.grad for p in each.parameters())])
+    for ours, theirs in zip(*gradients, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)

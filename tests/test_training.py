@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,27 @@ def run(experiment: Experiment, out: Path, **options: Any) -> dict[str, Any]:
     return training.train(experiment, out, quiet=True, accelerator="cpu", **options)
 
 
+def before_step(patch: pytest.MonkeyPatch, step: int, act: Callable[[Any], None]) -> None:
+    """Does something to a run before it takes a step."""
+    advance = training._Run.advance
+
+    def acts(self: Any, batches: Any) -> Any:
+        if self.step == step:
+            act(self)
+        return advance(self, batches)
+
+    patch.setattr(training._Run, "advance", acts)
+
+
+def dies(_: Any) -> None:
+    raise RuntimeError("killed")
+
+
+def breaks(run: Any) -> None:
+    with torch.no_grad():
+        next(run.encoder.parameters()).fill_(float("nan"))
+
+
 def test_a_seed_reproduces_a_run_and_another_does_not(tmp_path: Path) -> None:
     for name in ("a", "b"):
         run(small(), tmp_path / name)
@@ -88,14 +110,7 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     experiment = small(training__precision=precision, training__warmup=4)
     run(experiment, tmp_path / "whole")
     with monkeypatch.context() as patched:
-        advance = training._Run.advance
-
-        def dies(self: Any, batches: Any) -> Any:
-            if self.step == 5:
-                raise RuntimeError("killed")
-            return advance(self, batches)
-
-        patched.setattr(training._Run, "advance", dies)
+        before_step(patched, 5, dies)
         with pytest.raises(RuntimeError, match="killed"):
             run(experiment, tmp_path / "parts")
     assert not (tmp_path / "parts" / training.RESULT).exists()
@@ -144,15 +159,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
 def test_a_loss_that_is_not_finite_stops_at_once_and_saves_the_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance = training._Run.advance
-
-    def breaks(self: Any, batches: Any) -> Any:
-        if self.step == 5:
-            with torch.no_grad():
-                next(self.encoder.parameters()).fill_(float("nan"))
-        return advance(self, batches)
-
-    monkeypatch.setattr(training._Run, "advance", breaks)
+    before_step(monkeypatch, 5, breaks)
     with pytest.raises(TrainingError, match=r"nan at step 5.*failed\.pt"):
         run(small(), tmp_path / "run")
     failed = torch.load(tmp_path / "run" / training.FAILED, weights_only=True)
@@ -268,14 +275,7 @@ def test_an_interrupted_run_on_images_ends_as_if_it_had_not_been(
     )
     run(experiment, tmp_path / "whole", data=images, test=images)
     with monkeypatch.context() as patched:
-        advance = training._Run.advance
-
-        def dies(self: Any, batches: Any) -> Any:
-            if self.step == 5:
-                raise RuntimeError("killed")
-            return advance(self, batches)
-
-        patched.setattr(training._Run, "advance", dies)
+        before_step(patched, 5, dies)
         with pytest.raises(RuntimeError, match="killed"):
             run(experiment, tmp_path / "parts", data=images, test=images)
     training.resume(tmp_path / "parts", quiet=True, accelerator="cpu")
