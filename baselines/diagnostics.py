@@ -67,7 +67,7 @@ def loss_at_latents(
     if encoder.output == "box" and not encoder.learned:
         low, high = together.amin(0), together.amax(0)
         together = together - low
-        largest = -math.log(float((high - low).max()))
+        largest = math.log(encoder.size / float((high - low).max()))
     elif isinstance(space, Sphere):
         together = together / space.r * encoder.radius
     views = [list(torch.split(part, lengths[0])) for part in torch.split(together, sum(lengths[0]))]

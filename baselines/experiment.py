@@ -73,13 +73,15 @@ class Encoder:
         body: mlp for vectors, a ResNet for images.
         output: unbounded, box or sphere.
         learned: whether the box's bounds or the sphere's radius are parameters.
-        radius: of a sphere.
+        radius: of a sphere, at the beginning where it is learned.
+        size: of a box along every dimension, likewise.
     """
 
     body: str = "mlp"
     output: str = "unbounded"
     learned: bool = False
     radius: float = 1.0
+    size: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,6 +384,7 @@ def _check(e: Experiment) -> None:
         ("training.loss_lr", training.lr if training.loss_lr is None else training.loss_lr),
         ("loss.tau", loss.tau),
         ("encoder.radius", encoder.radius),
+        ("encoder.size", encoder.size),
     ):
         if not 0 < number < math.inf:
             raise UsageError(f"{what} must be above 0, found {number}")

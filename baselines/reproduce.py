@@ -156,10 +156,15 @@ def _experiment(
     study: Study, row: Row, seed: int, cut: Scale, changes: Mapping[str, Any], out: Path
 ) -> Experiment:
     """What a run trains."""
-    every: dict[str, Any] = {**cut.changes.get(study.kind, {}), **changes}
+    full = row.published_experiment()
+    every = {
+        **cut.changes.get(study.kind, {}),
+        **cut.changes.get(f"{study.kind}-{full.encoder.output}", {}),
+        **changes,
+    }
     if row.start:
         every["start"] = str(run_folder(out, row.start, seed).absolute())
-    return row.published_experiment().changed({**every, "training.seed": seed})
+    return full.changed({**every, "training.seed": seed})
 
 
 def _claim(out: Path, study: Study, scale: str) -> None:

@@ -39,7 +39,8 @@ class Scale:
     """How much of a protocol is run.
 
     Attributes:
-        changes: of the experiments, by kind of study and dotted name.
+        changes: of the experiments, by kind of study (or kind and space of the codes) and dotted
+            name.
         seeds: of each row; None: as many as the paper.
         rendering: of images.
     """
@@ -91,6 +92,8 @@ SCALES: Mapping[str, Scale] = {
                 "training.score_every": 100,
                 "training.checkpoint_every": 100,
             },
+            # Where the learned bounds of the full length would end: they have no time to get there.
+            "images-box": {"encoder.size": 4.0},
         },
         1,
         Rendering(250_000, 60_000, 4096, 60_000, 32, "draft"),

@@ -261,6 +261,7 @@ def make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Vec
     match spec.output:
         case "box":
             output = BoxOutput(n, spec.learned)
+            nn.init.constant_(output.bound, spec.size)
         case "sphere":
             output = SphereOutput(spec.radius, spec.learned)
         case _:
