@@ -28,7 +28,9 @@ def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
     """
     path = folder / NAME
     with replacing(path) as temporary:
-        torch.save({"format_version": FORMAT_VERSION, **content}, temporary)
+        # Through Python's file, whose errors name the disk; torch's own name lines of C++.
+        with temporary.open("wb") as file:
+            torch.save({"format_version": FORMAT_VERSION, **content}, file)
         if path.exists():
             path.replace(folder / PREVIOUS)
 

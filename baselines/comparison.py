@@ -6,21 +6,21 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.baselines import training
 from threedident.baselines.experiment import parse_experiment
 from threedident.baselines.published import IDENTITY, PUBLISHED, Published
 from threedident.baselines.records import read_records
+from threedident.baselines.rundir import RESULT, read_result
 from threedident.baselines.studies import Row, Study
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
-from threedident.files import read_json, replacing
+from threedident.files import replacing
 from threedident.progress import format_seconds
 
 Float64 = npt.NDArray[np.float64]
@@ -39,8 +39,11 @@ _LABELS = {
 }
 #: Published with batch normalisation in training mode.
 _PUBLISHED_AS = {"linear_r2_batch_statistics": "linear_r2", "mcc_batch_statistics": "mcc"}
+#: The tables of a result whose values are numbers, or lists of them.
+_OF_NUMBERS = ("scores", "per_factor", "learned", "theory")
 _ACROSS = 4  # panels of the figure
 _MANY = 40  # of a curve's points, beyond which they have no marks
+_MOST_LEVELS = 4  # values of Lambda in theory, beyond which their range is shown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +68,15 @@ class Outcome:
         return np.array([v for v in found if v is not None], np.float64)
 
     def curve(self, metric: str) -> tuple[Float64, Float64]:
-        """Steps (k,) at which every seed was scored, and the scores (seeds, k)."""
+        """Steps (k,) at which any seed was scored, and the scores (seeds, k); NaN for none."""
         seeds = []
         for rows in self.curves.values():
-            seeds.append({int(r["step"]): float(r[metric]) for r in rows if r.get(metric)})
+            known = ((int(r["step"]), float(r[metric])) for r in rows if r.get(metric))
+            seeds.append({step: score for step, score in known if math.isfinite(score)})
         seeds = [each for each in seeds if each]
-        if not seeds:
-            return np.empty(0), np.empty((0, 0))
-        steps = sorted(set.intersection(*map(set, seeds)))
-        return np.array(steps, np.float64), np.array([[s[step] for step in steps] for s in seeds])
+        steps = sorted(set().union(*seeds))
+        scores = [[each.get(step, math.nan) for step in steps] for each in seeds]
+        return np.array(steps, np.float64), np.array(scores, np.float64).reshape(-1, len(steps))
 
     def changes(self) -> list[tuple[str, Any, Any]]:
         """In which fields the runs differ from the preset: name, the preset's, the run's."""
@@ -109,31 +112,48 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
             number = folder.name.removeprefix("seed")
             if not number.isdigit():
                 continue
-            if (folder / training.RESULT).exists():
-                results[int(number)] = _read_result(folder / training.RESULT)
+            if (folder / RESULT).exists():
+                results[int(number)] = _read_result(folder)
             curves[int(number)] = read_records(folder)
         ordered = dict(sorted(results.items()))
         outcomes.append(Outcome(row, PUBLISHED.get(row.name), ordered, curves))
     return outcomes
 
 
-def _read_result(path: Path) -> Mapping[str, Any]:
-    result = read_json(path)
-    expected = {"experiment": dict, "scores": dict, "steps": int, "seconds": float | int}
-    if (
-        not isinstance(result, dict)
-        or result.get("format") != training.FORMAT
-        or not all(isinstance(result.get(key), kind) for key, kind in expected.items())
-    ):
-        raise DatasetError(
-            f"{path} is no result of this toolkit (format {training.FORMAT}): remove its folder, "
-            "and the run is done again"
-        )
+def _read_result(folder: Path) -> Mapping[str, Any]:
+    """What a run ended with, all that the tables are made of checked.
+
+    Raises:
+        DatasetError: it is damaged, or another file.
+    """
+    result, path = read_result(folder), folder / RESULT
     try:
-        parse_experiment(result["experiment"], str(path), "run")
-    except UsageError as error:
-        raise DatasetError(f"{path} is damaged: {error}") from error
-    return result
+        for key in ("experiment", "data", *_OF_NUMBERS):
+            if not isinstance(result.get(key), dict | None):
+                raise TypeError(f"{key} must be a table, found {result[key]!r:.100}")
+        experiment = parse_experiment(result["experiment"], "experiment", "run")
+        tables = {key: result.get(key) or {} for key in _OF_NUMBERS}
+        tables["data.best_r2"] = dict(result["data"].get("best_r2") or {})
+        for key, values in tables.items():
+            for name, value in values.items():
+                _as_array(f"{key}.{name}", value)
+    except (UsageError, TypeError, ValueError) as error:
+        raise DatasetError(f"{path} is damaged: {error}. Remove it to score the run again") from (
+            error
+        )
+    return {**result, "experiment": experiment.as_dict()}
+
+
+def _as_array(name: str, value: Any) -> Float64:
+    """A number or (nested) list of numbers; NaN for None.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    try:
+        return np.array(value, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must hold numbers, found {value!r:.100}") from None
 
 
 def write_comparison(
@@ -272,24 +292,68 @@ def _is_of_batches(published: Published) -> bool:
 
 
 def _learned(each: Outcome) -> str:
-    """The loss's own parameters; of Lambda the range and the means of both halves."""
+    """The loss's own parameters, means over seeds, and what theory expects of Lambda."""
     found = []
     for name in ("tau", "Lambda", "S"):
-        of_seeds = [r["learned"].get(name) for r in each.results.values() if r.get("learned")]
-        known = [np.atleast_1d(np.array(v, np.float64)) for v in of_seeds if v is not None]
-        if not known:
-            continue
-        values = np.mean([np.sort(v, axis=-1) for v in known], axis=0)
-        if values.size == 1:
-            found.append(f"{name} {values.item():.3g}")
-            continue
-        for row in values.reshape(-1, values.shape[-1]):
-            half = len(row) // 2
-            found.append(
-                f"{name} {row[0]:.3g} to {row[-1]:.3g} (halves {row[:half].mean():.3g} and "
-                f"{row[half:].mean():.3g})"
-            )
+        alike: dict[str, list[tuple[Float64, Float64 | None]]] = {}
+        for result in each.results.values():
+            learned = _in_order(result, "learned", name)
+            if learned is None:
+                continue
+            theory = _in_order(result, "theory", "Lambda") if name == "Lambda" else None
+            if theory is not None and theory.shape != learned.shape:
+                theory = None
+            key = repr((learned.shape, None if theory is None else theory.tolist()))
+            alike.setdefault(key, []).append((learned, theory))
+        for seeds in alike.values():
+            mean = np.mean([learned for learned, _ in seeds], 0)
+            found.append(f"{name} {_beside_theory(mean, seeds[0][1])}")
     return "; ".join(found) or NONE
+
+
+def _in_order(result: Mapping[str, Any], part: str, name: str) -> Float64 | None:
+    """A parameter (members, n) of a result, each member's sorted; None where there is none.
+
+    Sorted, because dimensions are identified up to their order only.
+    """
+    value = (result.get(part) or {}).get(name)
+    if value is None:
+        return None
+    values = np.atleast_2d(_as_array(name, value))
+    return np.sort(values, -1) if values.ndim == 2 and values.size else None
+
+
+def _beside_theory(learned: Float64, theory: Float64 | None) -> str:
+    """Means over the dimensions that are the same in theory; otherwise the range.
+
+    Args:
+        learned, theory: (members, n), each member's sorted.
+    """
+    texts = []
+    for member, row in enumerate(learned):
+        if theory is None:
+            texts.append(_range(row))
+            continue
+        expected = theory[member]
+        levels = np.unique(expected)
+        if len(levels) > _MOST_LEVELS:
+            texts.append(f"{_range(row)} (theory {_range(levels)})")
+            continue
+        means = [float(row[expected == level].mean()) for level in levels]
+        texts.append(f"{_listed(means)} (theory {_listed(levels)})")
+    if len(texts) == 1:
+        return texts[0]
+    return ", ".join(f"of member {number}: {text}" for number, text in enumerate(texts, 1))
+
+
+def _range(values: Float64) -> str:
+    low, high = f"{values.min():.3g}", f"{values.max():.3g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _listed(values: Iterable[float]) -> str:
+    *first, last = (f"{value:.3g}" for value in values)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _cut_down(outcomes: Sequence[Outcome]) -> list[str]:
@@ -350,13 +414,15 @@ def _per_factor(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _factors(each: Outcome) -> Any:
-    """Cells of a factor, or of the mean over all (None): R2, best possible, share."""
+    """Cells of a factor, or of the mean over those that vary (None): R2, best possible, share."""
     rows: list[dict[str, float]] = []
-    best: Mapping[str, float] = {}
+    best: Mapping[str, float | None] = {}
     for result in each.results.values():
         names = result["data"].get("factors") or FACTOR_NAMES
-        values = result.get("per_factor", {}).get("linear_r2") or []
-        rows.append(dict(zip(names, values, strict=False)))
+        values = (result.get("per_factor") or {}).get("linear_r2") or []
+        # Nothing can be said of a factor that does not vary: None.
+        known = zip(names, values, strict=False)
+        rows.append({name: value for name, value in known if value is not None})
         best = result["data"].get("best_r2") or best
 
     def cells(factor: str | None) -> list[str]:
@@ -364,7 +430,7 @@ def _factors(each: Outcome) -> Any:
         r2 = [
             float(np.mean([row[name] for name in wanted])) for row in rows if set(wanted) <= {*row}
         ]
-        most = [best[name] for name in wanted if name in best]
+        most = [limit for limit in map(best.get, wanted) if limit is not None]
         if not r2 or not wanted:
             return [NONE] * 3
         if len(most) < len(wanted):
@@ -448,11 +514,13 @@ def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) ->
         steps, scores = each.curve(metric)
         alone = each.values(metric)
         if len(steps):
-            mean = scores.mean(0)
+            mean = np.nanmean(scores, 0)  # an unfinished seed counts as far as it came
             mark = "." if len(steps) <= _MANY else ""
             axis.plot(steps, mean, color=color, label=label, marker=mark)
             if len(scores) > 1:
-                std = scores.std(0, ddof=1)
+                several = np.isfinite(scores).sum(0) > 1
+                std = np.zeros_like(mean)
+                std[several] = np.nanstd(scores[:, several], 0, ddof=1)
                 axis.fill_between(steps, mean - std, mean + std, color=color, alpha=0.2, lw=0)
         elif len(alone):
             axis.axhline(alone.mean(), color=color, linestyle=":", label=label)

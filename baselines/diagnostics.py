@@ -12,7 +12,7 @@ import torch
 from threedident.baselines import losses
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.objective import Objective
-from threedident.distributions import Additive, Distribution, ProjectedNormal
+from threedident.distributions import Additive, Distribution, PairProcess, ProjectedNormal
 from threedident.spaces import Sphere
 
 Codes = Sequence[torch.Tensor]
@@ -130,12 +130,12 @@ def _minimise(parameters: list[torch.Tensor], loss: Callable[[], torch.Tensor]) 
     return least
 
 
-def theory_scale(experiment: Experiment) -> float | None:
+def theory_scale(experiment: Experiment, processes: Sequence[PairProcess]) -> float | None:
     """The scale c at which -||c z - c z~||_p^p / tau is the log density of the conditional.
 
     None where the conditional is of another form than the loss, or unknown.
     """
-    processes, loss = experiment.processes, experiment.loss
+    loss = experiment.loss
     if loss.kind != "infonce" or len(processes) != 1 or loss.p == 0 or loss.learn_tau:
         return None
     conditional = processes[0].conditional
@@ -184,7 +184,9 @@ def shares(objective: Objective, codes: Codes) -> dict[str, float]:
     loss = objective.loss
     if loss.kind not in ("infonce", "aninfonce"):
         return {}
-    views = [each.double() for each in codes[:3]]
+    # Some accelerators have no double precision.
+    wide = torch.float32 if codes[0].device.type == "mps" else torch.float64
+    views = [each.to(wide) for each in codes[:3]]
     if loss.normalize:
         views = [torch.nn.functional.normalize(each, dim=1) for each in views]
     similarity = objective.similarity()

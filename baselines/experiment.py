@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from threedident.distributions import Distribution, PairProcess, Uniform, parse_distribution
 from threedident.errors import UsageError
+from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.spaces import Box, Space, Sphere, parse_space, space_as_dict
 
 OBSERVATIONS = ("synthetic", "images")
@@ -192,7 +193,9 @@ class Experiment:
         )
         space = self.data.space
         if space is None:
-            return ()
+            if self.data.observations != "images":
+                return ()
+            space = Box(len(factor_columns(self.data.factors)) or len(FACTOR_NAMES))
         return tuple(PairProcess(space, each, self.data.marginal) for each in conditionals)
 
     def as_dict(self) -> dict[str, Any]:
@@ -272,7 +275,7 @@ def load_experiment(name: str | Path) -> Experiment:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """A `NAME=VALUE` of the command line; the value as in TOML, or a bare word.
+    """A `NAME=VALUE` of the command line; the value as in TOML, null, or a bare word.
 
     Raises:
         UsageError: it is none.
@@ -280,6 +283,8 @@ def parse_setting(text: str) -> tuple[str, Any]:
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name:
         raise UsageError(f"expected NAME=VALUE such as training.steps=1000, found {text!r}")
+    if value == "null":
+        return name, None
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError, KeyError):
@@ -388,10 +393,15 @@ def _check(e: Experiment) -> None:
     ):
         if not 0 < number < math.inf:
             raise UsageError(f"{what} must be above 0, found {number}")
-    if training.warmup < 0 or training.seed < 0 or training.score_samples < 16:
+    if training.warmup < 0 or not 0 <= training.seed < 2**62 or training.score_samples < 16:
         raise UsageError(
-            "expected training.warmup >= 0, training.seed >= 0 and training.score_samples >= 16, "
-            f"found {training.warmup}, {training.seed} and {training.score_samples}"
+            "expected training.warmup >= 0, 0 <= training.seed < 2^62 and training.score_samples "
+            f">= 16, found {training.warmup}, {training.seed} and {training.score_samples}"
+        )
+    if training.batch_size // training.accumulate < 2:
+        raise UsageError(
+            "training.batch_size must be at least 2 for each of training.accumulate parts, found "
+            f"{training.batch_size} and {training.accumulate}"
         )
     if training.batch_size % training.accumulate:
         raise UsageError(
@@ -429,8 +439,26 @@ def _check(e: Experiment) -> None:
         raise UsageError("synthetic pairs need data.conditional")
     else:
         data.marginal.check(data.space)
+    if data.hard_negatives is not None and loss.symmetric:
+        raise UsageError("hard negatives are drawn around the anchor: set loss.symmetric=false")
+    if e.supervised:
+        _check_targets(e)
     if (data.hard_negatives or data.conditionals) and loss.kind not in ("infonce", "aninfonce"):
         raise UsageError(f"hard negatives and ensembles need infonce or aninfonce: {loss.kind}")
+
+
+def _check_targets(e: Experiment) -> None:
+    """Refuses an output space that does not hold the latents, which are the targets."""
+    space, encoder = e.data.space, e.encoder
+    box = isinstance(space, Box) and space.low >= 0
+    sphere = isinstance(space, Sphere)
+    holds = {"unbounded": True, "box": box, "sphere": sphere}[encoder.output]
+    if not holds:
+        raise UsageError(
+            f"encoder.output = {encoder.output!r} does not hold the latents of "
+            f"{space or 'the raw box [-1, 1]^n'}, which loss.kind = 'mse' has for targets: set "
+            "encoder.output=unbounded"
+        )
 
 
 def _check_images(e: Experiment, asked: bool) -> None:

@@ -105,6 +105,9 @@ class Objective(nn.Module):
     ) -> torch.Tensor:
         z, z_tilde = views[:2]
         loss = self.loss
+        if gather is not None and loss.kind in ("alignment-uniformity", "tricl"):
+            # The whole loss on every process: the mean of their gradients is its gradient.
+            z, z_tilde = gather(torch.stack([z, z_tilde], 1))[0].unbind(1)
         if loss.kind == "alignment-uniformity":
             return losses.alignment_uniformity(z, z_tilde, loss.alpha, loss.p)
         if loss.kind == "tricl":

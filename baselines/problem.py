@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from threedident.datasets.dataset import ThreeDIdent, require_images
 from threedident.datasets.pairs import PairLoader, PositivePairs
 from threedident.datasets.synthetic import Mixing, SyntheticPairs
 from threedident.datasets.views import TwoViews
+from threedident.distributions import PairProcess
 from threedident.errors import UsageError
 from threedident.sampling import seeded
 from threedident.store import latents_digest
@@ -25,6 +27,7 @@ Views = tuple[Tensors, Tensors]
 
 _SCORED, _HARD, _MEMBER = 1, 2, 3  # words that tell streams of random numbers apart
 _CONTINUED = 500_009
+_LEAST_SCORED = 16
 
 
 class Source(Protocol):
@@ -45,11 +48,12 @@ class Problem:
     Attributes:
         n: latents that count.
         source: of training batches.
-        scored: latents (N, n) and observations for scores, drawn or held back: see `fresh`.
+        mixing, images: which of the two the observations are.
+        experiment: of which this is the problem.
         normalization: mean and std of images; None for vectors.
+        processes: of the pairs; none without pairs.
         about: the data, as plain data for the record.
         notes: what the user should know.
-        test: whether scores are on images that are not trained on.
     """
 
     n: int
@@ -59,6 +63,7 @@ class Problem:
     experiment: Experiment
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None
     about: dict[str, Any]
+    processes: tuple[PairProcess, ...] = ()
     notes: tuple[str, ...] = ()
 
     def fresh(self, count: int, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,7 +137,7 @@ def make_problem(
         return _synthetic(experiment, batch_size, device)
     if data is None:
         raise UsageError(f"{experiment.name} is trained on images: say which by --data DIR")
-    return _images(experiment, data, test, batch_size)
+    return _images(experiment, data, test, batch_size, pin_memory=device.type == "cuda")
 
 
 class _Synthetic:
@@ -190,7 +195,9 @@ def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) ->
         "condition_numbers": [round(c, 4) for c in mixing.condition_numbers],
     }
     source = _Synthetic(experiment, mixing, batch_size)
-    return Problem(data.space.n, source, mixing, None, experiment, None, about)
+    return Problem(
+        data.space.n, source, mixing, None, experiment, None, about, experiment.processes
+    )
 
 
 class _Pairs:
@@ -209,10 +216,14 @@ class _Labelled:
     def __init__(self, dataset: ThreeDIdent, batch_size: int, seed: int) -> None:
         self._dataset, self._size, self._seed = dataset, batch_size, seed
         self.batches = len(dataset) // batch_size
+        self._order: tuple[int, torch.Tensor] | None = None  # of the last epoch asked for
 
     def batch(self, epoch: int, number: int) -> Views:
-        order = torch.randperm(len(self._dataset), generator=seeded(self._seed, epoch))
-        chosen = order[number * self._size : (number + 1) * self._size]
+        order = self._order
+        if order is None or order[0] != epoch:
+            drawn = torch.randperm(len(self._dataset), generator=seeded(self._seed, epoch))
+            order = self._order = epoch, drawn
+        chosen = order[1][number * self._size : (number + 1) * self._size]
         return (self._dataset.raw_latents[chosen],), (self._dataset.images(chosen),)
 
 
@@ -227,8 +238,15 @@ class _Augmented:
 
     def iterate(self, first: int, stride: int, workers: int) -> Iterator[Views]:
         strided = _Strided(self, first, stride)
-        loader = torch_data.DataLoader(_Endless(strided), batch_size=None, num_workers=workers)
+        loader = torch_data.DataLoader(
+            _Endless(strided), batch_size=None, num_workers=workers, worker_init_fn=_calm
+        )
         return iter(loader)
+
+
+def _calm(_: int) -> None:
+    """Leaves Ctrl-C to the training process, which ends its workers when it is done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _Endless(torch_data.IterableDataset[Views]):
@@ -245,7 +263,14 @@ class _Endless(torch_data.IterableDataset[Views]):
             number += stride
 
 
-def _images(experiment: Experiment, data: Path, test: Path | None, batch_size: int) -> Problem:
+def _images(
+    experiment: Experiment,
+    data: Path,
+    test: Path | None,
+    batch_size: int,
+    *,
+    pin_memory: bool,
+) -> Problem:
     wanted, training = experiment.data, experiment.training
     factors = wanted.factors or None
     dataset = require_images(ThreeDIdent(data, factors=factors))
@@ -259,19 +284,18 @@ def _images(experiment: Experiment, data: Path, test: Path | None, batch_size: i
     manifest = dataset.source.manifest
     paired = manifest is not None and manifest.pair_process is not None
     if paired != (wanted.pairs == "rendered") and wanted.pairs in ("matched", "rendered"):
-        raise UsageError(
-            f"{experiment.name} needs "
-            + (
-                f"a dataset rendered in pairs (3dident render --pairs), and {data} holds single "
-                "images"
-                if not paired
-                else f"single images, and {data} was rendered in pairs: set data.pairs=rendered"
-            )
+        needed = (
+            f"single images, and {data} was rendered in pairs: --set data.pairs=rendered --set "
+            "data.conditional=null"
+            if paired
+            else f"a dataset rendered in pairs (3dident render --pairs), and {data} holds single "
+            "images"
         )
+        raise UsageError(f"{experiment.name} needs {needed}")
     count = len(dataset) // 2 if paired else len(dataset)
-    if batch_size > count:
+    if training.batch_size > count:
         raise UsageError(
-            f"a batch of {batch_size} does not fit {data}, which holds {count} "
+            f"a batch of {training.batch_size} does not fit {data}, which holds {count} "
             f"{'pairs' if paired else 'images'}: set training.batch_size, or render more"
         )
     source: Source
@@ -289,26 +313,38 @@ def _images(experiment: Experiment, data: Path, test: Path | None, batch_size: i
                 batch_size=batch_size,
                 seed=training.seed,
                 match=wanted.match,
+                pin_memory=pin_memory,
             )
         )
-    notes = (
-        ("no --test: R2 and MCC are those of the images that it is trained on",)
-        if test is None
-        else ()
-    )
+    digest = latents_digest(dataset.source.raw_latents)
+    tested = latents_digest(scored.source.raw_latents)
+    notes = []
+    if digest == tested:
+        notes.append("R2 and MCC are those of images that it is trained on: see --test")
+    names = [None if each.preset is None else each.preset.name for each in (dataset, scored)]
+    if names[0] != names[1]:
+        notes.append(f"trained on images of the preset {names[0]}, scored on those of {names[1]}")
+    if len(scored) < _LEAST_SCORED:
+        raise UsageError(
+            f"{scored.root} holds {len(scored)} images, expected at least {_LEAST_SCORED} to score "
+            "on: render more, or name another by --test"
+        )
     about: dict[str, Any] = {
         "observations": "images",
         "images": len(dataset),
         "resolution": dataset.source.shape[0],
         "preset": dataset.preset.name if dataset.preset else None,
-        "latents": latents_digest(dataset.source.raw_latents),
+        "latents": digest,
+        "test_latents": tested,
         "factors": list(dataset.factor_names),
-        "scored_on": "test images" if test else "training images",
+        "scored_on": "training images" if digest == tested else "test images",
+        "scored": min(len(scored), training.score_samples),
         "best_r2": dict(scored.preset.best_r2) if scored.preset else {},
     }
-    return Problem(n, source, None, scored, experiment, (dataset.mean, dataset.std), about, notes)
-
-
-def flatten(views: Sequence[torch.Tensor]) -> tuple[torch.Tensor, list[int]]:
-    """All views one below the other, and how many rows each has."""
-    return torch.cat(list(views)), [len(view) for view in views]
+    processes = experiment.processes
+    if manifest is not None and manifest.pair_process is not None:
+        processes = (manifest.pair_process,)
+    normalization = (dataset.mean, dataset.std)
+    return Problem(
+        n, source, None, scored, experiment, normalization, about, processes, tuple(notes)
+    )

@@ -81,8 +81,9 @@ def read_records(folder: Path) -> list[dict[str, str]]:
     whole = text[: text.rfind("\n") + 1]
     reader = csv.DictReader(whole.splitlines(keepends=True))
     rows = list(reader)
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        raise DatasetError(f"{path} has other columns than this toolkit writes: remove it")
+    numbered = all((row["step"] or "").isdigit() for row in rows if "step" in row)
+    if tuple(reader.fieldnames or ()) != COLUMNS or not numbered:
+        raise DatasetError(f"{path} is damaged, or has other columns than this toolkit writes")
     return rows
 
 

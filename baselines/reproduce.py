@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from threedident.baselines import training
+from threedident.baselines import rundir, training
 from threedident.baselines.comparison import collect, write_comparison
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.studies import (
@@ -28,12 +30,13 @@ from threedident.datasets.reading import open_source
 from threedident.errors import DatasetError, UsageError
 from threedident.files import explaining_write_errors, read_json, write_json
 from threedident.progress import Progress
-from threedident.store import MANIFEST, DatasetDir
+from threedident.store import MANIFEST, DatasetDir, latents_digest
 
 RUNS, CLAIM = "runs", "reproduce.json"
 FORMAT = "3dident-reproduction"
 
-_INTERRUPTED = 130  # what the command line exits with after Ctrl-C
+_INTERRUPTED = (130, -signal.SIGINT)  # what the command line exits with after Ctrl-C
+_GRACE = 60.0  # seconds in which a renderer stops after Ctrl-C
 
 Trainer = Callable[..., dict[str, Any]]
 
@@ -62,7 +65,7 @@ def reproduce(
 
     Args:
         what: a name of `STUDIES`.
-        out: the folder, of one study at one scale.
+        out: the folder, of one study at one scale; it keeps to the datasets it began with.
         rows: names or globs, a list or separated by commas; None for all.
         seeds: of each row; None: the scale's.
         scale: a name of `SCALES`.
@@ -102,6 +105,7 @@ def reproduce(
     ]
     _claim(out, study, scale)
     images = _Images(
+        out,
         out / "data" if datasets is None else datasets,
         {TRAIN: data, TEST: test},
         cut.rendering,
@@ -109,7 +113,7 @@ def reproduce(
     train = training.train if train is None else train
     for number, (row, seed, experiment) in enumerate(planned):
         folder = run_folder(out, row.name, seed)
-        finished = (folder / training.RESULT).exists()
+        finished = (folder / rundir.RESULT).exists()
         if not (quiet or finished):
             Progress.print(f"run {number + 1} of {len(planned)}: {row.name}, seed {seed}")
         where: dict[str, Path | None] = {"data": None, "test": None}
@@ -129,9 +133,10 @@ def reproduce(
                 threads=threads,
                 quiet=quiet,
             )
+        images.record()
         if not finished:
-            write_comparison(study, scale, collect(study, out / RUNS), out, images.notes)
-    return write_comparison(study, scale, collect(study, out / RUNS), out, images.notes)
+            write_comparison(study, scale, collect(study, out / RUNS), out, _notes(out))
+    return write_comparison(study, scale, collect(study, out / RUNS), out, _notes(out))
 
 
 def run_folder(out: Path, row: str, seed: int) -> Path:
@@ -178,8 +183,9 @@ def _claim(out: Path, study: Study, scale: str) -> None:
     asked = {"format": FORMAT, "study": study.name, "scale": scale}
     if path.exists():
         there = read_json(path)
-        if there != asked:
-            known = isinstance(there, dict) and there.get("format") == FORMAT
+        there = there if isinstance(there, dict) else {}
+        if any(there.get(key) != value for key, value in asked.items()):
+            known = there.get("format") == FORMAT
             what = f"{there.get('study')} at scale {there.get('scale')}" if known else "other files"
             raise UsageError(
                 f"{out} holds {what}, asked for {study.name} at scale {scale}: choose another --out"
@@ -192,58 +198,88 @@ def _claim(out: Path, study: Study, scale: str) -> None:
     write_json(path, asked)
 
 
+def _datasets(out: Path) -> dict[str, dict[str, Any]]:
+    """What the datasets of a folder's runs are, by name."""
+    there = read_json(out / CLAIM).get("datasets")
+    known = there.items() if isinstance(there, dict) else ()
+    return {name: about for name, about in known if isinstance(about, dict)}
+
+
+def _describe(path: Path) -> dict[str, str]:
+    """What a dataset is: a text for people, and its latents' digest."""
+    with open_source(path) as source:
+        side, engine = source.shape[0], ""
+        if source.manifest is not None:
+            made_by = source.manifest.engine
+            engine = f", {made_by['name']} engine, quality {made_by['quality']}"
+        what = f"{len(source):,} images of {side} x {side}{engine}"
+        return {"what": what, "latents": latents_digest(source.raw_latents)}
+
+
+def _notes(out: Path) -> list[str]:
+    """A line on each dataset that runs in a folder use."""
+    return [f"{name}: {about.get('what')}" for name, about in _datasets(out).items()]
+
+
 class _Images:
     """Datasets by name: given, found in a folder, or rendered into it when they are needed.
 
-    Attributes:
-        notes: a line on each dataset that was asked for.
+    A reproduction keeps to those that its runs used, so that no table mixes two.
     """
 
     def __init__(
-        self, folder: Path, given: Mapping[str, Path | None], rendering: Rendering
+        self, out: Path, folder: Path, given: Mapping[str, Path | None], rendering: Rendering
     ) -> None:
-        self._folder, self._rendering = folder, rendering
-        self._paths = {name: path for name, path in given.items() if path is not None}
-        self._given = set(self._paths)
-        self.notes: list[str] = []
+        self._out, self._folder, self._rendering = out, folder, rendering
+        self._given = {name: path for name, path in given.items() if path is not None}
+        self._paths: dict[str, Path] = {}
+        self._found: dict[str, dict[str, str]] = {}
 
     def path(self, name: str) -> Path:
         """Where a dataset lies; one that is not there, or not whole, is rendered first.
 
         Raises:
-            DatasetError: it cannot be rendered.
+            UsageError: finished runs used another.
+            DatasetError: it cannot be rendered or read.
         """
         if name not in self._paths:
-            resolution, quality = self._like_the_given()
-            folder = self._folder / name
-            _render(folder, name, self._rendering, resolution, quality)
-            self._paths[name] = folder
-        path = self._paths[name]
-        note = _describe(name, path)
-        if note not in self.notes:
-            self.notes.append(note)
-        return path
+            path = self._given.get(name)
+            if path is None:
+                path = self._folder / name
+                _render(path, name, self._rendering, *self._like_the_given())
+            found = _describe(path)
+            before = _datasets(self._out).get(name, found)
+            if before != found:
+                raise UsageError(
+                    f"{self._out} holds runs on another {name}: {before.get('what')} (latents "
+                    f"{before.get('latents')!s:.12}), found {found['what']} (latents "
+                    f"{found['latents']:.12}) in {path}: give it the data it began with, or "
+                    "choose another --out"
+                )
+            self._paths[name], self._found[name] = path, found
+        return self._paths[name]
+
+    def record(self) -> None:
+        """Ties the reproduction to the datasets of the runs that have finished.
+
+        Raises:
+            DatasetError: its folder cannot be written to.
+        """
+        before = _datasets(self._out)
+        if before != (now := {**before, **self._found}):
+            path = self._out / CLAIM
+            write_json(path, {**read_json(path), "datasets": now})
 
     def _like_the_given(self) -> tuple[int, str]:
         """Resolution and quality: those of the datasets that were given, if any."""
         resolution, quality = self._rendering.resolution, self._rendering.quality
         for name in (TEST, TRAIN):
             if name in self._given:
-                with open_source(self._paths[name]) as source:
+                with open_source(self._given[name]) as source:
                     resolution = int(source.shape[0])
                     if source.manifest is not None and source.manifest.engine["quality"]:
                         quality = str(source.manifest.engine["quality"])
         return resolution, quality
-
-
-def _describe(name: str, path: Path) -> str:
-    with open_source(path) as source:
-        manifest = source.manifest
-        engine = ""
-        if manifest is not None:
-            engine = f", {manifest.engine['name']} engine, quality {manifest.engine['quality']}"
-        side = source.shape[0]
-        return f"{name}: {len(source):,} images of {side} x {side}{engine}"
 
 
 def _render(folder: Path, name: str, sizes: Rendering, resolution: int, quality: str) -> None:
@@ -279,14 +315,38 @@ def _render(folder: Path, name: str, sizes: Rendering, resolution: int, quality:
     # A process of its own: the command is the one way into rendering. Without -P, Python would
     # look for modules in the working directory first.
     program = [sys.executable, "-P", "-m", "threedident", "render"]
-    done = subprocess.run([*program, *command], stdout=sys.stderr, check=False)
-    if done.returncode in (_INTERRUPTED, -2):
-        raise KeyboardInterrupt
-    if done.returncode:
+    if _run_to_its_end([*program, *command]):
         raise DatasetError(
             f"{folder} could not be rendered; the reason stands above. What is finished is kept: "
             "start the same command again to continue, or give datasets of your own"
         )
+
+
+def _run_to_its_end(command: Sequence[str]) -> int:
+    """Runs a program, its output on stderr; returns what it exits with.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; it has ended by then.
+    """
+    child = subprocess.Popen(command, stdout=sys.stderr)
+    interrupted = False
+    try:
+        while child.poll() is None:
+            try:
+                child.wait(_GRACE if interrupted else None)
+            except KeyboardInterrupt:
+                # A terminal's Ctrl-C reached the child as well: it keeps what it has and stops.
+                interrupted = True
+            except subprocess.TimeoutExpired:
+                child.terminate()  # the interrupt was for this process alone
+    except BaseException:
+        child.terminate()
+        with contextlib.suppress(KeyboardInterrupt):
+            child.wait()
+        raise
+    if interrupted or child.returncode in _INTERRUPTED:
+        raise KeyboardInterrupt
+    return child.returncode
 
 
 def score_observations(experiment: Experiment, folder: Path, test: Path | None) -> None:
@@ -305,17 +365,15 @@ def score_observations(experiment: Experiment, folder: Path, test: Path | None) 
         DatasetError: they cannot be read, or the result not be written.
     """
     asked = experiment.as_dict()
-    if (folder / training.RESULT).exists() and read_json(folder / training.RESULT)[
-        "experiment"
-    ] == asked:
+    if (folder / rundir.RESULT).exists() and rundir.read_result(folder)["experiment"] == asked:
         return
     began = time.monotonic()
     scores, about = _of_vectors(experiment) if test is None else _of_pixels(experiment, test)
     with explaining_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     content = {
-        "format": training.FORMAT,
-        "format_version": training.FORMAT_VERSION,
+        "format": rundir.FORMAT,
+        "format_version": rundir.FORMAT_VERSION,
         "experiment": asked,
         "scores": scores,
         "per_factor": {},
@@ -325,7 +383,7 @@ def score_observations(experiment: Experiment, folder: Path, test: Path | None) 
         "hardware": "",
         "data": about,
     }
-    write_json(folder / training.RESULT, content)
+    write_json(folder / rundir.RESULT, content)
 
 
 def _of_vectors(experiment: Experiment) -> tuple[dict[str, float], dict[str, Any]]:

@@ -17,15 +17,9 @@ from typing import Any
 import numpy as np
 
 from threedident.baselines.experiment import Experiment, load_experiment, parse_experiment
-from threedident.errors import MissingExtraError, TrainingError, UsageError
+from threedident.errors import DatasetError, MissingExtraError, TrainingError, UsageError
 from threedident.evaluate.metrics import linear_r2, mcc
-from threedident.files import (
-    explaining_write_errors,
-    read_json,
-    remove_leftovers,
-    replacing,
-    write_json,
-)
+from threedident.files import remove_leftovers, replacing, write_json
 from threedident.progress import Progress
 from threedident.store import toolkit_version
 
@@ -34,7 +28,7 @@ try:
     from lightning_fabric import Fabric
     from torch import distributed as dist
     from torch import nn
-    from torch.multiprocessing.spawn import ProcessRaisedException
+    from torch.multiprocessing.spawn import ProcessException
 except ImportError as error:
     raise MissingExtraError(str(error.name), "train", "training") from error
 
@@ -63,13 +57,24 @@ from threedident.baselines.encoders import (
 from threedident.baselines.objective import Objective
 from threedident.baselines.problem import Problem, Views, make_problem
 from threedident.baselines.records import Records
+from threedident.baselines.rundir import (
+    EXPERIMENT,
+    FORMAT,
+    FORMAT_VERSION,
+    RESULT,
+    check,
+    claim,
+    only_one,
+    read_places,
+    read_result,
+    refuse_other_data,
+)
 
-EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
 ENCODER, FAILED = "encoder.pt", "failed.pt"
-FORMAT, FORMAT_VERSION = "3dident-run", 1
 
 _BATCH_STATISTICS = 512  # images to a batch of the published scores
-_ENCODED_AT_ONCE = 1024
+_PIXELS_AT_ONCE = 1 << 22  # of images that are encoded together
+_MOST_THREADS = 16  # that prepare batches
 _AT_LATENTS, _MOST_BATCHES = 4096, 8  # pairs on which the loss at the latents is taken
 
 
@@ -111,13 +116,6 @@ def train(
         DatasetError: the data cannot be read, or the run not be written.
         TrainingError: the loss is not finite.
     """
-    finished = prepare(experiment, out)
-    if finished is not None:
-        return finished
-    places = {"data": data, "test": test}
-    write_json(
-        out / PLACES, {k: None if v is None else str(v.resolve()) for k, v in places.items()}
-    )
     training = experiment.training
     parts = devices * training.accumulate
     if devices < 1 or training.batch_size % parts:
@@ -125,45 +123,43 @@ def train(
             f"training.batch_size, {training.batch_size}, must be a multiple of devices times "
             f"training.accumulate, found {devices} and {training.accumulate}"
         )
-    if threads is not None:
-        torch.set_num_threads(threads)
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    with only_one(out):
+        finished = check(experiment, out, data)
+        if finished is not None:
+            return finished
+        fabric = _make_fabric(experiment, devices, accelerator)
+        rest = (experiment.as_dict(), str(out), data, test, quiet, threads)
+        if devices > 1:
+            # What does not fit is better said by one process than by many.
+            make_problem(experiment, data=data, test=test, batch_size=1, device=torch.device("cpu"))
+            _launch(fabric, *rest)
+        else:
+            _enter(fabric, *rest)
+        return read_result(out)
+
+
+def _make_fabric(experiment: Experiment, devices: int, accelerator: str) -> Fabric:
+    _quiet_lightning()
+    precision = experiment.training.precision
     try:
         fabric = Fabric(
             accelerator=accelerator,
             devices=devices,
             strategy="ddp_spawn" if devices > 1 else "auto",
-            precision=training.precision,  # type: ignore[arg-type]
+            precision=precision,  # type: ignore[arg-type]
         )
     except Exception as error:  # Lightning's own kinds, and ValueError
         said = str(error).strip().splitlines() or [type(error).__name__]
         raise UsageError(
             f"cannot train on {devices} device(s) of kind {accelerator!r}: {said[0]:.300}"
         ) from error
-    if devices > 1:
-        _launch(fabric, experiment, out, data, test, quiet)
-    else:
-        _run(fabric, experiment, out, data, test, quiet)
-    result: dict[str, Any] = read_json(out / RESULT)
-    return result
+    if precision == "16-mixed" and fabric.device.type == "cpu":
+        raise UsageError("training.precision = 16-mixed is for a GPU: use bf16-mixed on a CPU")
+    return fabric
 
 
-def _launch(fabric: Fabric, experiment: Experiment, *arguments: Any) -> None:
-    """Trains in several processes.
-
-    Raises:
-        TrainingError: one of them failed.
-    """
-    try:
-        # As plain data: Lightning refuses to hand over frozen dataclasses.
-        fabric.launch(_run_in_process, experiment.as_dict(), *arguments)  # type: ignore[arg-type]
-    except ProcessRaisedException as error:
-        last = str(error).strip().splitlines()[-1]
-        raise TrainingError(f"a process of the training failed: {last:.500}") from error
-
-
-def _run_in_process(fabric: Fabric, experiment: dict[str, Any], *arguments: Any) -> None:
-    _run(fabric, parse_experiment(experiment, "experiment", experiment["name"]), *arguments)
+def _quiet_lightning() -> None:
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
 
 
 def resume(out: Path, *, data: Path | None = None, test: Path | None = None, **options: Any) -> Any:
@@ -179,8 +175,7 @@ def resume(out: Path, *, data: Path | None = None, test: Path | None = None, **o
     """
     if not (out / EXPERIMENT).exists():
         raise UsageError(f"{out} holds no run: there is no {EXPERIMENT} in it")
-    before = read_json(out / PLACES) if (out / PLACES).exists() else {}
-    there = {key: Path(value) for key, value in before.items() if value is not None}
+    there = read_places(out)
     return train(
         load_experiment(out / EXPERIMENT),
         out,
@@ -190,68 +185,47 @@ def resume(out: Path, *, data: Path | None = None, test: Path | None = None, **o
     )
 
 
-def prepare(experiment: Experiment, out: Path) -> dict[str, Any] | None:
-    """Makes a run directory, or checks that one is this experiment's.
-
-    Returns:
-        Its result, where it is finished.
+def _launch(fabric: Fabric, *arguments: Any) -> None:
+    """Trains in several processes.
 
     Raises:
-        UsageError: it holds another experiment, or something else.
-        DatasetError: it cannot be written to.
+        TrainingError: one of them failed.
+        UsageError: something does not fit.
     """
-    path = out / EXPERIMENT
-    if path.exists():
-        there = load_experiment(path)
-        longer = there.changed({"training.steps": experiment.training.steps})
-        extends = (
-            experiment.training.steps > there.training.steps
-            and experiment.training.schedule == "constant"
-            and _identity(longer) == _identity(experiment)
-        )
-        if extends:  # the same steps come first
-            with replacing(path) as temporary:
-                temporary.write_text(experiment.to_toml(), "utf-8")
-            (out / RESULT).unlink(missing_ok=True)
-            return None
-        if _identity(there) != _identity(experiment):
-            raise UsageError(
-                f"{out} holds a run of {describe_difference(there, experiment)}: choose another "
-                "--out, or `3dident train --resume` to go on with what it holds"
-            )
-        return read_json(out / RESULT) if (out / RESULT).exists() else None
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError(f"{out} is not empty and holds no run: choose another --out")
-    with explaining_write_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_text(experiment.to_toml(), "utf-8")
-    return None
+    try:
+        fabric.launch(_enter, *arguments)  # type: ignore[arg-type]
+    except ProcessException as error:
+        last = str(error).strip().splitlines()[-1]
+        name, _, said = last.partition(": ")
+        kinds = {f"{k.__module__}.{k.__name__}": k for k in (UsageError, DatasetError)}
+        if name in kinds:
+            raise kinds[name](said) from error
+        raise TrainingError(f"a process of the training failed: {last:.500}") from error
 
 
-def _identity(experiment: Experiment) -> dict[str, Any]:
-    """What must stay the same for a run to go on."""
-    plain = {k: v for k, v in experiment.as_dict().items() if k not in ("title", "source")}
-    for key in ("log_every", "score_every", "checkpoint_every"):
-        plain["training"].pop(key)
-    return plain
-
-
-def describe_difference(there: Experiment, asked: Experiment) -> str:
-    """The first field in which two experiments differ, for an error."""
-    if there.name != asked.name:
-        return f"{there.name!r}, asked for {asked.name!r}"
-    first, second = _identity(there), _identity(asked)
-    for section in first:
-        a, b = first[section], second[section]
-        if a != b and isinstance(a, dict):
-            field = next(k for k in {**a, **b} if a.get(k) != b.get(k))
-            return (
-                f"{there.name!r} with {section}.{field} = {a.get(field)}, asked for {b.get(field)}"
-            )
-        if a != b:
-            return f"{there.name!r} with {section} = {a!r}, asked for {b!r}"
-    return repr(there.name)
+def _enter(
+    fabric: Fabric,
+    experiment: dict[str, Any],
+    out: str,
+    data: Path | None,
+    test: Path | None,
+    quiet: bool,
+    threads: int | None,
+) -> None:
+    """A process's whole training; the experiment is plain data, as Lightning wants it."""
+    _quiet_lightning()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if fabric.device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+    _run(
+        fabric,
+        parse_experiment(experiment, "experiment", experiment["name"]),
+        Path(out),
+        data,
+        test,
+        quiet,
+    )
 
 
 def make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | VectorEncoder:
@@ -283,11 +257,11 @@ class _Codes(nn.Module):
         self._apply_encoder = torch.compile(encoder) if compiled else encoder
 
     def forward(
-        self, observations: torch.Tensor, lengths: list[int], latents: Any, gather: Any
+        self, observations: torch.Tensor, lengths: list[int], targets: Any, gather: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         codes = self._apply_encoder(observations)
         with torch.autocast(observations.device.type, enabled=False):
-            return self.objective(torch.split(codes, lengths), latents, gather), codes
+            return self.objective(torch.split(codes, lengths), targets(), gather), codes
 
 
 class _Gathered(torch.autograd.Function):
@@ -335,9 +309,11 @@ class _Run:
             members = max(1, len(experiment.data.conditionals))
             hard = experiment.data.hard_count if experiment.data.hard_negatives else 0
             objective = Objective(experiment.loss, self.problem.n, members=members, hard=hard)
-        if experiment.start:
+        state, self.damaged = load_checkpoint(out)
+        if experiment.start and state is None:
             _start_from(encoder, objective, Path(experiment.start))
         self.images = isinstance(encoder, ImageEncoder)
+        self.supervised = experiment.supervised
         if self.images and training.channels_last:
             encoder = encoder.to(memory_format=torch.channels_last)
         module = _Codes(encoder, objective, compiled=training.compile)
@@ -353,8 +329,11 @@ class _Run:
         self.rates = [group["lr"] for group in optimizer.param_groups]
         self.step = 0
         self.seconds = 0.0
+        self.factor = 1.0  # of the learning rates, in the last step
         self.at_latents: AtLatents | None = None
         self.scores: dict[str, float] = {}
+        if state is not None:
+            self._restore(state)
 
     # Checkpoints
 
@@ -371,9 +350,19 @@ class _Run:
             "random": torch.random.get_rng_state(),
             "at_latents": None if at is None else dict(vars(at)),
             "scores": self.scores,
+            "devices": [self.fabric.world_size, self.fabric.device.type],
+            "data": [self.problem.about.get(key) for key in ("latents", "test_latents")],
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: dict[str, Any]) -> None:
+        count, kind = state["devices"]
+        if [count, kind] != [self.fabric.world_size, self.fabric.device.type]:
+            raise UsageError(
+                f"{self.out} was begun on {count} device(s) of kind {kind}, on which its batches "
+                f"depend: go on with --devices {count} --device {kind}"
+            )
+        for key, before in zip(("latents", "test_latents"), state["data"], strict=True):
+            refuse_other_data(self.out, before, self.problem.about.get(key))
         self.step, self.seconds = state["step"], state["seconds"]
         self.encoder.load_state_dict(state["encoder"])
         self.objective.load_state_dict(state["objective"])
@@ -407,9 +396,9 @@ class _Run:
     def advance(self, batches: Iterator[Views]) -> tuple[float, torch.Tensor, Views]:
         """One step of the optimiser: the loss, the codes and the views of its last part."""
         training, fabric = self.experiment.training, self.fabric
-        factor = self.learning_rate()
+        self.factor = self.learning_rate()
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * factor
+            group["lr"] = rate * self.factor
         self.module.train()
         total = 0.0
         for part in range(training.accumulate):
@@ -417,12 +406,15 @@ class _Run:
             device = fabric.device
             lengths = [len(view) for view in observations]
             together = torch.cat([view.to(device, non_blocking=True) for view in observations])
-            if together.ndim == 4 and training.channels_last:
-                together = together.contiguous(memory_format=torch.channels_last)
-            latents = tuple(view.to(device) for view in latents)
+            if together.ndim == 4:
+                last = training.channels_last
+                memory = torch.channels_last if last else torch.contiguous_format
+                together = together.contiguous(memory_format=memory)
+            # A function, as Fabric would round tensors to the precision of the encoder.
+            targets = tuple(view.to(device) for view in latents) if self.supervised else ()
             waits = part + 1 < training.accumulate
             with fabric.no_backward_sync(self.module, enabled=waits):
-                loss, codes = self.module(together, lengths, latents, self.gather())
+                loss, codes = self.module(together, lengths, lambda: targets, self.gather())  # noqa: B023
                 fabric.backward(loss / training.accumulate)
             value = loss.detach()
             if fabric.world_size > 1:
@@ -435,7 +427,12 @@ class _Run:
         self.step += 1
         return total, codes.detach(), (latents, observations)
 
-    def fail(self, views: Views, loss: float) -> None:
+    def refuse_broken_weights(self, views: Views, loss: float) -> None:
+        """Stops where a gradient was not finite, before a checkpoint would hold it."""
+        if not all(bool(p.isfinite().all()) for p in self.module.parameters()):
+            self.fail(views, loss, "weights are not finite after")
+
+    def fail(self, views: Views, loss: float, what: str = "") -> None:
         """Saves the batch whose loss is not finite, and stops."""
         path = self.out / FAILED
         if self.fabric.is_global_zero:
@@ -451,8 +448,9 @@ class _Run:
                     },
                     temporary,
                 )
+        what = what or f"the loss is {loss} at"
         raise TrainingError(
-            f"the loss is {loss} at step {self.step}: the batch and the weights are in {path}. "
+            f"{what} step {self.step}: the batch and the weights are in {path}. "
             "Try a smaller training.lr, or training.precision=32-true; the last checkpoint stays"
         )
 
@@ -468,7 +466,8 @@ class _Run:
                 in the published scores; the encoder's are left alone.
         """
         encoder: nn.Module = self.encoder
-        size = _ENCODED_AT_ONCE
+        size = max(16, _PIXELS_AT_ONCE // observations[0, 0].numel()) if self.images else 1 << 16
+        dtype = next(encoder.parameters()).dtype
         if batch_statistics:
             encoder, size = copy.deepcopy(encoder).train(), _BATCH_STATISTICS
         else:
@@ -479,8 +478,7 @@ class _Run:
         codes = []
         for part in parts:
             x = part.to(self.fabric.device)
-            if x.ndim == 4:
-                x = x.contiguous(memory_format=torch.channels_last)
+            x = x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x.to(dtype)
             codes.append(encoder(x).float().cpu())
         encoder.train()
         return torch.cat(codes)
@@ -503,21 +501,32 @@ class _Run:
         row: dict[str, Any] = {"seconds": self.seconds, "loss": loss}
         if self.at_latents is not None:
             row["excess"] = loss - self.at_latents.loss
-        row |= shares(self.objective, torch.split(codes, lengths))
+        if self.fabric.world_size == 1:  # the codes of one device are not all that there are
+            row |= shares(self.objective, torch.split(codes, lengths))
         row |= self.objective.learned()
-        row["lr"] = self.rates[0] * self.learning_rate()
+        row["lr"] = self.rates[0] * self.factor
         return row
 
     def measure_at_latents(self) -> None:
         """The loss at the latents: once, on the first batches."""
         if self.at_latents is not None or self.experiment.data.pairs == "views":
             return
-        count = min(_MOST_BATCHES, max(1, _AT_LATENTS // self.local))
-        batches = [
-            [view.to(self.fabric.device) for view in self.problem.source.batch(0, k)[0]]
-            for k in range(min(count, self.problem.source.batches or count))
-        ]
-        self.at_latents = loss_at_latents(self.experiment, self.objective, batches)
+        if self.supervised:
+            self.at_latents = AtLatents(0.0)
+            return
+        # What the devices see together is one batch.
+        world, source = self.fabric.world_size, self.problem.source
+        count = min(_MOST_BATCHES, max(1, _AT_LATENTS // (self.local * world)))
+        if source.batches is not None:
+            count = max(1, min(count, source.batches // world))
+        batches = []
+        for first in range(0, count * world, world):
+            parts = [source.batch(0, first + k)[0] for k in range(world)]
+            batches.append(
+                [torch.cat(views).to(self.fabric.device) for views in zip(*parts, strict=True)]
+            )
+        found = loss_at_latents(self.experiment, self.objective, batches)
+        self.at_latents = found if math.isfinite(found.loss) else None
 
     def final_scores(self) -> tuple[dict[str, float], dict[str, list[float]]]:
         """The scores of the end.
@@ -596,19 +605,40 @@ def _start_from(encoder: ImageEncoder | VectorEncoder, objective: Objective, sta
 
 @contextlib.contextmanager
 def _stopping() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM in place of their effects, where this is the main thread."""
+    """Collects SIGINT and SIGTERM in place of their effects, where this is the main thread.
+
+    The second one has its usual effect at once.
+    """
     received: list[int] = []
-    before = {}
-    try:
+    before: dict[int, Any] = {}
+
+    def put_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def receive(number: int, _: Any) -> None:
+        received.append(number)
+        if len(received) > 1:
+            put_back()
+            raise KeyboardInterrupt
+
+    with contextlib.suppress(ValueError):  # not the main thread
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda n, _: received.append(n))
-    except ValueError:  # not the main thread
-        pass
+            before[number] = signal.signal(number, receive)
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        put_back()
+
+
+def _agreed(fabric: Fabric, stop: list[int]) -> bool:
+    """Whether any process was told to stop: all of them must do the same."""
+    if fabric.world_size == 1:
+        return bool(stop)
+    told = torch.tensor(float(bool(stop)), device=fabric.device)
+    together = fabric.all_reduce(told, reduce_op="sum")
+    assert isinstance(together, torch.Tensor)
+    return bool(together > 0)
 
 
 def _run(
@@ -622,30 +652,30 @@ def _run(
     """A process's whole training."""
     training = experiment.training
     run = _Run(fabric, experiment, out, data, test)
-    if fabric.is_global_zero:
+    first_process = fabric.is_global_zero
+    if first_process:
         remove_leftovers(out)
-        for note in run.problem.notes:
+        claim(experiment, out, data, test)
+        for note in () if quiet else run.problem.notes:
             Progress.print(f"note: {note}")
-    state, damaged = load_checkpoint(out)
-    for message in damaged:
-        Progress.print(f"warning: {message}; going on from the one before")
-    if state is not None:
-        run.restore(state)
-        if fabric.is_global_zero and not quiet:
-            Progress.print(f"{out.name}: going on from step {run.step} of {training.steps}")
+        for message in run.damaged:
+            Progress.print(f"warning: {message}; going on from the one before")
+        if run.step and not quiet:
+            Progress.print(f"{out}: going on from step {run.step} of {training.steps}")
     run.measure_at_latents()
-    records = Records(out, step=run.step) if fabric.is_global_zero else None
+    records = Records(out, step=run.step) if first_process else None
     stride = fabric.world_size
-    first = run.step * training.accumulate * stride + fabric.global_rank
-    batches = run.problem.batches(
-        first, stride, 1 if experiment.data.observations == "synthetic" else 2
-    )
+    position = run.step * training.accumulate * stride + fabric.global_rank
+    threads = 1
+    if run.images:
+        threads = min(_MOST_THREADS, max(2, (os.cpu_count() or 2) // stride))
+    batches = run.problem.batches(position, stride, threads)
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(_stopping())
         if isinstance(batches, Generator):
             stack.callback(batches.close)
         progress = None
-        if fabric.is_global_zero and not quiet:
+        if first_process and not quiet:
             title = f"{experiment.name} seed {training.seed}"
             progress = stack.enter_context(
                 Progress(title, training.steps, finished=run.step, unit="steps")
@@ -657,6 +687,7 @@ def _run(
             loss, codes, views = run.advance(batches)
             last = run.step == training.steps
             run.seconds = time.monotonic() - began
+            stopping = _agreed(fabric, stop)
             if records is not None:
                 scored = last or run.step % training.score_every == 0
                 if scored:
@@ -666,12 +697,12 @@ def _run(
                     records.write(run.step, {**row, **(run.scores if scored else {})})
                 if progress is not None:
                     progress.advance(1, _status(loss, run.scores))
-                if last or stop or run.step % training.checkpoint_every == 0:
+                if last or stopping or run.step % training.checkpoint_every == 0:
+                    run.refuse_broken_weights(views, loss)
                     save_checkpoint(out, run.state())
-            if stop:
-                fabric.barrier()
+            if stopping:
                 raise KeyboardInterrupt
-    if fabric.is_global_zero:
+    if first_process:
         _finish(run)
     fabric.barrier()
 
@@ -695,7 +726,7 @@ def _finish(run: _Run) -> None:
         "seed": experiment.training.seed,
         "scores": scores,
     }
-    save_encoder(out / ENCODER, run.encoder, about)
+    save_encoder(out / ENCODER, copy.deepcopy(run.encoder).float(), about)
     at = run.at_latents
     write_json(
         out / RESULT,
@@ -705,9 +736,16 @@ def _finish(run: _Run) -> None:
             "toolkit": toolkit_version(),
             "experiment": experiment.as_dict(),
             "scores": scores,
-            "per_factor": per_factor,
+            # Not a number where a factor is held fixed.
+            "per_factor": {
+                k: [v if math.isfinite(v) else None for v in values]
+                for k, values in per_factor.items()
+            },
             "learned": {**learned, "scale": run.scores.get("scale")},
-            "theory": {"scale": theory_scale(experiment), **theory_learned(experiment)},
+            "theory": {
+                "scale": theory_scale(experiment, run.problem.processes),
+                **theory_learned(experiment),
+            },
             "at_latents": None if at is None else dict(vars(at)),
             "steps": run.step,
             "seconds": run.seconds,

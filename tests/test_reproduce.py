@@ -3,13 +3,18 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from made import make
 
-from threedident.baselines import training
+from threedident.baselines import comparison, rundir
+from threedident.baselines import reproduce as module
+from threedident.baselines.diagnostics import theory_learned
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.records import COLUMNS
 from threedident.baselines.reproduce import reproduce
@@ -31,11 +36,18 @@ class Killed(BaseException):
 class FakeTraining:
     """Writes what a training writes, and counts; is killed in the middle of some runs."""
 
-    def __init__(self, *, die_at: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        die_at: int | None = None,
+        Lambda: Any = (*[5.0, 25.0] * 5,),
+        per_factor: Any = (*[0.5] * 10,),
+    ) -> None:
         self.done: list[str] = []
         self.begun = 0
         self.die_at = die_at
         self.data: list[Path | None] = []
+        self.Lambda, self.per_factor = Lambda, per_factor
 
     def __call__(
         self,
@@ -46,11 +58,13 @@ class FakeTraining:
         test: Path | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        finished = training.prepare(experiment, out)
+        finished = rundir.check(experiment, out, data)
         if finished is not None:
             return finished
+        out.mkdir(parents=True, exist_ok=True)
+        rundir.claim(experiment, out, data, test)
         if experiment.start:
-            assert (Path(experiment.start) / training.RESULT).exists()
+            assert (Path(experiment.start) / rundir.RESULT).exists()
         self.begun += 1
         self.data.append(data)
         steps = experiment.training.steps
@@ -66,22 +80,40 @@ class FakeTraining:
         scores = {"linear_r2": 0.90 + seed / 100, "mcc": 0.5}
         if experiment.loss.kind == "aninfonce":
             scores |= {"linear_r2_content": 0.99, "linear_r2_style": 0.75}
-        learned = {"Lambda": [[5.0, 25.0] * 5]} if experiment.loss.kind == "aninfonce" else {}
+        learned = {"Lambda": self.Lambda} if experiment.loss.kind == "aninfonce" else {}
         result = {
-            "format": training.FORMAT,
-            "format_version": training.FORMAT_VERSION,
+            "format": rundir.FORMAT,
+            "format_version": rundir.FORMAT_VERSION,
             "experiment": experiment.as_dict(),
             "scores": scores,
-            "per_factor": {"linear_r2": [0.5] * 10},
+            "per_factor": {"linear_r2": self.per_factor},
             "learned": learned,
+            "theory": theory_learned(experiment),
             "steps": steps,
             "seconds": 61.0,
             "hardware": "a machine",
             "data": {"best_r2": {"x": 1.0, "object_hue": 0.625}},
         }
-        (out / training.RESULT).write_text(json.dumps(result))
+        (out / rundir.RESULT).write_text(json.dumps(result))
         self.done.append(f"{experiment.name}/{seed}")
         return result
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Drawing takes longer than all else: the figures that would have been drawn."""
+    drawn: list[str] = []
+
+    class Figure:
+        def savefig(self, path: Path, **_: Any) -> None:
+            path.touch()
+
+    def draw(study: Any, _: Any) -> Figure:
+        drawn.append(study.name)
+        return Figure()
+
+    monkeypatch.setattr(comparison, "figure", draw)
+    return drawn
 
 
 def cells(table: str, row: str) -> dict[str, str]:
@@ -100,11 +132,12 @@ def run(what: str, out: Path, train: FakeTraining, **options: Any) -> str:
     return reproduce(what, out, train=train, **options).read_text()
 
 
-def test_killed_and_started_again_it_goes_on(tmp_path: Path) -> None:
+def test_killed_and_started_again_it_goes_on(tmp_path: Path, undrawn: list[str]) -> None:
     first = FakeTraining(die_at=3)
     with pytest.raises(Killed):
         run("aninfonce", tmp_path / "out", first, seeds=2)
     assert first.done == ["aninfonce/0", "aninfonce-infonce/0"]
+    assert len(undrawn) == 2  # after every run
     table = (tmp_path / "out" / "table.md").read_text()
     assert cells(table, "aninfonce-infonce")["R2 here"] == "90.00"
     assert cells(table, "aninfonce-linear")["R2 here"] == "-"
@@ -127,7 +160,7 @@ def test_the_table_holds_both_numbers_and_what_was_cut_down(tmp_path: Path) -> N
     assert found["MCC here"] == "50.00 ± 0.00"
     assert found["R2 style here"] == "75.00 ± 0.00"
     assert found["learned published"] == "Lambda 5.5 and 23.1"
-    assert found["learned here"] == "Lambda 5 to 25 (halves 5 and 25)"
+    assert found["learned here"] == "Lambda 5 and 25 (theory 5 and 25)"
     assert (found["seeds"], found["steps"], found["time a run"]) == ("2", "20", "1:01")
     assert "training.steps 100,000 -> 20" in table
     assert "training.lr 0.0001 -> 0.01" in table
@@ -145,6 +178,7 @@ def test_the_table_holds_both_numbers_and_what_was_cut_down(tmp_path: Path) -> N
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_only_some_rows_changed_is_said_of_them(tmp_path: Path) -> None:
     run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce")
     changes = {"training.batch_size": 32}
@@ -175,6 +209,7 @@ def test_rows_are_names_or_globs_and_the_telling_ones_come_first(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_row_that_trains_on_brings_its_start(tmp_path: Path) -> None:
     fake = FakeTraining()
     table = run("hard-negatives", tmp_path, fake, rows="hard-negatives")
@@ -183,6 +218,7 @@ def test_a_row_that_trains_on_brings_its_start(tmp_path: Path) -> None:
     assert "optimum at Lambda 50" in table
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_is_of_one_study_and_scale(tmp_path: Path) -> None:
     run("aninfonce", tmp_path / "out", FakeTraining(), rows="aninfonce")
     for what, scale in (("ensemble", "smoke"), ("aninfonce", "cpu")):
@@ -213,12 +249,65 @@ def test_arguments_that_do_not_fit(tmp_path: Path, options: dict[str, Any], said
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda whole: "",
+        lambda whole: "{",
+        lambda whole: "{}",
+        lambda whole: '{"format": "3dident-run"}',
+        lambda whole: json.dumps({**whole, "scores": {"mcc": "high"}}),
+        lambda whole: json.dumps({**whole, "experiment": {"data": 3}}),
+        lambda whole: json.dumps({**whole, "learned": [5.0]}),
+    ],
+)
+def test_a_damaged_result_is_named(tmp_path: Path, change: Any) -> None:
     run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce")
     path = tmp_path / "runs" / "aninfonce" / "seed0" / "result.json"
-    path.write_text('{"format": "3dident-run"}')
-    with pytest.raises(DatasetError, match="is no result of this toolkit"):
-        run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce")
+    path.write_text(change(json.loads(path.read_text())))
+    for row in ("aninfonce", "aninfonce-linear"):  # its own row, and one beside it
+        with pytest.raises(DatasetError, match=re.escape(str(path))):
+            run("aninfonce", tmp_path, FakeTraining(), rows=row)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(
+    ("row", "Lambda", "said"),
+    [
+        # In another order than in theory: dimensions have none.
+        (
+            "ensemble",
+            [[250.0] * 8 + [390, 400, 410] + [14.0] * 9, [16.0] * 8 + [401.0] * 3 + [249.0] * 9],
+            "Lambda of member 1: 14, 250 and 400 (theory 15, 250 and 400), "
+            "of member 2: 16, 249 and 401 (theory 15, 250 and 400)",
+        ),
+        ("hard-negatives", [[48.0, 50.0] * 10], "Lambda 49 (theory 50)"),
+        ("aninfonce-linear", [[24.0, *[10.0] * 8, 6.0]], "Lambda 6 to 24 (theory 5 to 25)"),
+        ("aninfonce", [1.0, 2.0], "Lambda 1 to 2"),
+    ],
+)
+def test_learned_lambda_stands_beside_theory(
+    tmp_path: Path, row: str, Lambda: Any, said: str
+) -> None:
+    what = row.removesuffix("-linear")
+    table = run(what, tmp_path, FakeTraining(Lambda=Lambda), rows=row)
+    assert cells(table, row)["learned here"] == said
+
+
+def test_a_seed_that_is_not_finished_counts_as_far_as_it_came(tmp_path: Path) -> None:
+    run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce", seeds=2)
+    path = tmp_path / "runs" / "aninfonce" / "seed1"
+    (path / "result.json").unlink()
+    lines = (path / "metrics.csv").read_text().splitlines(keepends=True)
+    (path / "metrics.csv").write_text("".join(lines[:-1]))
+    study = STUDIES["aninfonce"]
+    outcomes = comparison.collect(study, tmp_path / "runs")
+    steps, scores = outcomes[0].curve("linear_r2")
+    assert steps.tolist() == [10, 20]
+    np.testing.assert_array_equal(scores, [[0.501, 0.502], [0.501, np.nan]])
+    axis = comparison.figure(study, outcomes[:1]).axes[0]
+    assert axis.lines[0].get_ydata().tolist() == [0.501, 0.502]
 
 
 def test_figure_2_is_drawn_against_the_concentration(tmp_path: Path) -> None:
@@ -232,6 +321,7 @@ def test_figure_2_is_drawn_against_the_concentration(tmp_path: Path) -> None:
     assert plain["experiment"]["data"]["marginal"] == {"name": "normal", "sigma": 0.25}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_identity_baseline_is_scored_without_training(tmp_path: Path) -> None:
     fake = FakeTraining()
     table = run("table2", tmp_path, fake, rows="table2-identity", seeds=2, changes=FAST)
@@ -245,11 +335,10 @@ def test_the_identity_baseline_is_scored_without_training(tmp_path: Path) -> Non
     assert (tmp_path / "runs/table2-identity/seed0/result.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_images_are_rendered_once_where_none_are_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from threedident.baselines import reproduce as module
-
     images = tmp_path / "images"
     make(images, 40)
     asked: list[tuple[str, int, str]] = []
@@ -272,9 +361,14 @@ def test_images_are_rendered_once_where_none_are_given(
     assert "3dident-test: 40 images of 8 x 8" in table
     with pytest.raises(UsageError, match="compares datasets of its own"):
         run("generators", tmp_path / "b", FakeTraining(), data=images)
-    table = run("generators", tmp_path / "b", FakeTraining(), rows="*-3dident")
+    fake = FakeTraining(per_factor=[None, 0.7] + [0.5] * 8)
+    table = run("generators", tmp_path / "b", fake, rows="*-3dident")
     assert [name for name, *_ in asked[-2:]] == ["generator-3dident", "generator-3dident-test"]
     assert "| object_hue | 50.00 | 62.50 | 80.0% |" in table
+    # A factor that does not vary has no score, and does not count.
+    assert "| x | - | - | - |" in table
+    assert "| y | 70.00 | - | - |" in table
+    assert "| **mean** | 52.22 | - | - |" in table
     table = run(
         *("table4", tmp_path / "c", FakeTraining()),
         **{"data": images, "test": images, "seeds": 2},
@@ -286,6 +380,60 @@ def test_images_are_rendered_once_where_none_are_given(
     box = cells(table, "table4-box")
     assert box["MCC, batch statistics published"] == "98.31 ± 0.04"
     assert box["R2 here"] == "90.50 ± 0.71"
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_reproduction_keeps_to_its_images(tmp_path: Path) -> None:
+    first, other = tmp_path / "first", tmp_path / "other"
+    make(first, 40)
+    make(other, 40, raw=np.random.default_rng(1).uniform(-1, 1, (40, 10)))
+    out = tmp_path / "out"
+
+    def on(data: Path, test: Path, row: str) -> str:
+        return run("table4", out, FakeTraining(), rows=f"table4-{row}", data=data, test=test)
+
+    on(first, other, "box")
+    # Rows that are finished, those that are not, and the test images alone.
+    for data, test, row in ((other, other, "box"), (other, other, "sphere"), (first, first, "box")):
+        with pytest.raises(UsageError, match="holds runs on another 3dident.*40 images of 8 x 8"):
+            on(data, test, row)
+    assert cells(on(first, other, "sphere"), "table4-box")["R2 here"] == "90.00"
+    # A folder from before this was recorded: the run itself says what it was trained on.
+    claim = json.loads((out / "reproduce.json").read_text())
+    del claim["datasets"]
+    (out / "reproduce.json").write_text(json.dumps(claim))
+    path = out / "runs" / "table4-box" / "seed0" / "result.json"
+    result = json.loads(path.read_text())
+    result["data"]["latents"] = "0" * 64
+    path.write_text(json.dumps(result))
+    with pytest.raises(UsageError, match="was trained on other images"):
+        on(first, other, "box")
+
+
+CHILD = """
+import os, signal, sys, time
+def stop(*_):
+    time.sleep(1)  # longer than subprocess.run leaves a child after Ctrl-C
+    open(sys.argv[1], "w").close()
+    sys.exit(130)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, stop if sys.argv[2] == "both" else signal.SIG_IGN)
+os.kill(os.getppid(), signal.SIGINT)
+if sys.argv[2] == "both":
+    os.kill(os.getpid(), signal.SIGINT)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("hit", ["both", "parent"])
+def test_an_interrupted_renderer_stops_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hit: str
+) -> None:
+    # Ctrl-C reaches both; an interrupt for this process alone is passed on after a while.
+    monkeypatch.setattr(module, "_GRACE", 30.0 if hit == "both" else 0.1)
+    with pytest.raises(KeyboardInterrupt):
+        module._run_to_its_end([sys.executable, "-c", CHILD, str(tmp_path / "stopped"), hit])
+    assert (tmp_path / "stopped").exists()
 
 
 def test_a_real_smoke_run(tmp_path: Path) -> None:

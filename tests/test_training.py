@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,14 +16,21 @@ from pathlib import Path
 from typing import Any
 
 import made
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 
 from threedident.baselines import checkpoints, training
 from threedident.baselines.encoders import load_encoder
-from threedident.baselines.experiment import Experiment, load_experiment, parse_experiment
+from threedident.baselines.experiment import (
+    Experiment,
+    load_experiment,
+    parse_experiment,
+    parse_setting,
+)
 from threedident.cli import main
+from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import DatasetError, TrainingError, UsageError
 
 SMALL = {
@@ -171,7 +180,7 @@ def test_a_loss_that_is_not_finite_stops_at_once_and_saves_the_batch(
 
 
 def test_another_experiment_is_refused(tmp_path: Path) -> None:
-    training.prepare(small(), tmp_path / "run")
+    run(small(), tmp_path / "run")
     with pytest.raises(UsageError, match=r"training\.batch_size = 32, asked for 64"):
         run(small(training__batch_size=64), tmp_path / "run")
     with pytest.raises(UsageError, match="'aninfonce', asked for 'aninfonce-infonce'"):
@@ -333,3 +342,105 @@ def test_command(tmp_path: Path, cli: Any) -> None:
     ):
         failed = CliRunner().invoke(main, ["train", *arguments])
         assert failed.exit_code == 2 and said in failed.output
+
+
+def test_a_factor_that_is_held_fixed(tmp_path: Path, images: Path) -> None:
+    raw = ThreeDIdent(images).raw_latents.numpy().copy()
+    raw[:, 2] = 0.5
+    made.make(tmp_path / "flat", 80, side=32, raw=raw)
+    result = run(of_images("table4-supervised"), tmp_path / "run", data=tmp_path / "flat")
+    assert result["per_factor"]["linear_r2"][2] is None
+    assert result["per_factor"]["linear_r2"][1] is not None
+    assert result["data"]["scored_on"] == "training images"
+
+
+def test_other_data_are_refused(tmp_path: Path, images: Path) -> None:
+    raw = np.random.default_rng(1).uniform(-1, 1, (80, 10))
+    made.make(tmp_path / "other", 80, side=32, raw=raw)
+    experiment = of_images("table4-supervised")
+    run(experiment, tmp_path / "run", data=images)
+    with pytest.raises(UsageError, match="was trained on other images"):
+        run(experiment, tmp_path / "run", data=tmp_path / "other")
+    longer = experiment.changed({"training.steps": 4})
+    with pytest.raises(UsageError, match="was trained on other images"):
+        run(longer, tmp_path / "run", data=tmp_path / "other")
+    # Nothing was lost by asking.
+    assert run(experiment, tmp_path / "run", data=images)["steps"] == 3
+
+
+def test_what_did_not_begin_leaves_the_folder_free(tmp_path: Path, images: Path) -> None:
+    with pytest.raises(UsageError, match="a batch of 128 does not fit"):
+        run(of_images("table4-box", training__batch_size=128), tmp_path / "run", data=images)
+    run(of_images("table4-box"), tmp_path / "run", data=images)
+
+
+def test_a_run_can_be_extended(tmp_path: Path) -> None:
+    run(small(training__steps=4), tmp_path / "parts")
+    longer = run(small(), tmp_path / "parts")
+    assert longer["steps"] == 8
+    run(small(), tmp_path / "whole")
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    with pytest.raises(UsageError, match=r"training\.steps = 8, asked for 4"):
+        run(small(training__steps=4), tmp_path / "parts")
+
+
+def test_another_number_of_devices_is_another_run(tmp_path: Path) -> None:
+    run(small(training__steps=4), tmp_path / "run")
+    state, _ = checkpoints.load_checkpoint(tmp_path / "run")
+    assert state is not None
+    checkpoints.save_checkpoint(tmp_path / "run", {**state, "devices": [2, "cpu"]})
+    with pytest.raises(UsageError, match=r"begun on 2 device.*--devices 2"):
+        run(small(), tmp_path / "run")
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    from threedident.baselines.rundir import only_one
+
+    with only_one(tmp_path / "run"), pytest.raises(UsageError, match="another process trains"):
+        run(small(), tmp_path / "run")
+
+
+def test_double_precision(tmp_path: Path) -> None:
+    run(small(training__precision="64-true"), tmp_path / "run")
+    assert all(value.dtype == torch.float32 for value in weights(tmp_path / "run").values())
+
+
+def test_a_run_goes_on_without_the_one_that_it_started_from(tmp_path: Path) -> None:
+    run(small(training__steps=2), tmp_path / "first")
+    started = small(start=str(tmp_path / "first"), training__steps=4)
+    run(started, tmp_path / "second")
+    shutil.rmtree(tmp_path / "first")
+    assert run(started.changed({"training.steps": 6}), tmp_path / "second")["steps"] == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("table4-supervised", {"encoder__output": "box"}, "does not hold the latents"),
+        ("hard-negatives-base", {"loss__symmetric": True}, ""),
+        ("hard-negatives", {"loss__symmetric": True}, "drawn around the anchor"),
+        ("aninfonce", {"training__batch_size": 1}, "at least 2"),
+        ("aninfonce", {"training__seed": 2**70}, "training.seed"),
+        ("aninfonce", {"loss__p": 0.5}, "loss.p must be"),
+        ("table4-box", {"data__conditional": {"name": "vmf", "kappa": 1.0}}, "sphere"),
+        ("aninfonce", {"training__steps": "many"}, "expected int, found 'many'"),
+    ],
+)
+def test_experiments_that_contradict_themselves(
+    name: str, changes: dict[str, Any], said: str
+) -> None:
+    changed = {k.replace("__", "."): v for k, v in changes.items()}
+    if not said:
+        load_experiment(name).changed(changed)
+        return
+    with pytest.raises(UsageError, match=re.escape(said)):
+        load_experiment(name).changed(changed)
+
+
+def test_pairs_that_were_rendered(tmp_path: Path, small_dataset: Path) -> None:
+    unset = load_experiment("table4-box").changed(
+        dict(map(parse_setting, ["data.pairs=rendered", "data.conditional=null"]))
+    )
+    assert unset.data.conditional is None
+    with pytest.raises(UsageError, match="holds single images"):
+        run(unset.changed({"training.batch_size": 4}), tmp_path / "run", data=small_dataset)

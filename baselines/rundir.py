@@ -1,0 +1,164 @@
+"""A run's folder: whose it is, whether it is finished, and that only one process writes to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from threedident.baselines.checkpoints import NAME, PREVIOUS
+from threedident.baselines.experiment import Experiment, load_experiment
+from threedident.baselines.records import METRICS
+from threedident.datasets.reading import open_source
+from threedident.errors import DatasetError, UsageError
+from threedident.files import explaining_write_errors, read_json, replacing, write_json
+from threedident.store import latents_digest
+
+EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
+FORMAT, FORMAT_VERSION = "3dident-run", 1
+
+_LOCK = ".lock"
+
+
+def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[str, Any] | None:
+    """Whether a folder can take a run; nothing is written.
+
+    Args:
+        experiment: what is asked for.
+        out: the folder.
+        data: what a finished run must have been trained on; None: whatever it was.
+
+    Returns:
+        The content of `result.json`, where that is finished already.
+
+    Raises:
+        UsageError: it holds a run of another experiment or other data, or something else.
+        DatasetError: what is there is damaged.
+    """
+    if not (out / EXPERIMENT).exists():
+        others = out.is_dir() and {each.name for each in out.iterdir()} - {_LOCK, PLACES}
+        if others or (out.exists() and not out.is_dir()):
+            raise UsageError(f"{out} is not empty and holds no run: choose another --out")
+        return None
+    if not any((out / name).exists() for name in (NAME, PREVIOUS, METRICS, RESULT)):
+        return None  # claimed, and never begun
+    there = load_experiment(out / EXPERIMENT)
+    steps = experiment.training.steps
+    longer = steps > there.training.steps and experiment.training.schedule == "constant"
+    same = there.changed({"training.steps": steps}) if longer else there
+    if _identity(same) != _identity(experiment):
+        raise UsageError(
+            f"{out} holds a run of {describe_difference(there, experiment)}: choose another "
+            "--out, or `3dident train --resume` to go on with what it holds"
+        )
+    if not (out / RESULT).exists():
+        return None
+    result = read_result(out)
+    if result["steps"] != steps:
+        return None
+    trained_on = result["data"].get("latents")
+    if data is not None and trained_on is not None:
+        with open_source(data) as source:
+            refuse_other_data(out, trained_on, latents_digest(source.raw_latents))
+    return result
+
+
+def claim(experiment: Experiment, out: Path, data: Path | None, test: Path | None) -> None:
+    """Makes a folder this run's.
+
+    Raises:
+        DatasetError: it cannot be written to.
+    """
+    # First: a run that is extended is not finished any more.
+    (out / RESULT).unlink(missing_ok=True)
+    with replacing(out / EXPERIMENT) as temporary:
+        temporary.write_text(experiment.to_toml(), "utf-8")
+    places = {"data": data, "test": test}
+    write_json(
+        out / PLACES, {k: None if v is None else str(v.resolve()) for k, v in places.items()}
+    )
+
+
+def read_places(out: Path) -> dict[str, Path]:
+    """Where the data of a run were."""
+    plain = read_json(out / PLACES) if (out / PLACES).exists() else {}
+    known = isinstance(plain, dict)
+    return {k: Path(v) for k, v in plain.items() if isinstance(v, str)} if known else {}
+
+
+def read_result(out: Path) -> dict[str, Any]:
+    """The content of a finished run's `result.json`.
+
+    Raises:
+        DatasetError: it is damaged, or another file.
+    """
+    result = read_json(out / RESULT)
+    fields = {"experiment": dict, "scores": dict, "steps": int, "seconds": float, "data": dict}
+    whole = isinstance(result, dict) and all(
+        isinstance(result.get(k), int if kind is int else (kind, int)) for k, kind in fields.items()
+    )
+    if not whole or result.get("format") != FORMAT:
+        raise DatasetError(f"{out / RESULT} is damaged: remove it to score the run again")
+    found: dict[str, Any] = result
+    return found
+
+
+@contextlib.contextmanager
+def only_one(out: Path) -> Iterator[None]:
+    """Holds a run's folder for this process.
+
+    Raises:
+        UsageError: another process has it.
+        DatasetError: it cannot be written to.
+    """
+    with explaining_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        file = (out / _LOCK).open("w")
+    with file:
+        try:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"another process trains in {out}: wait for it, or choose another --out"
+            ) from None
+        except (ImportError, OSError):  # no such locks on this system or disk
+            pass
+        yield
+
+
+def refuse_other_data(out: Path, before: str | None, now: str | None) -> None:
+    """Raises a UsageError where a run's data are not those that it began with."""
+    if before != now:
+        raise UsageError(
+            f"{out} was trained on other images (latents {before!s:.12}, found "
+            f"{now!s:.12}): give it the same --data and --test, or choose another --out"
+        )
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    """What must stay the same for a run to go on."""
+    plain = {k: v for k, v in experiment.as_dict().items() if k not in ("title", "source")}
+    plain["start"] = bool(plain["start"])  # the folder may have moved
+    for key in ("log_every", "score_every", "checkpoint_every"):
+        plain["training"].pop(key)
+    return plain
+
+
+def describe_difference(there: Experiment, asked: Experiment) -> str:
+    """The first field in which two experiments differ, for an error."""
+    if there.name != asked.name:
+        return f"{there.name!r}, asked for {asked.name!r}"
+    first, second = _identity(there), _identity(asked)
+    for section in first:
+        a, b = first[section], second[section]
+        if a != b and isinstance(a, dict):
+            field = next(k for k in {**a, **b} if a.get(k) != b.get(k))
+            return (
+                f"{there.name!r} with {section}.{field} = {a.get(field)}, asked for {b.get(field)}"
+            )
+        if a != b:
+            return f"{there.name!r} with {section} = {a!r}, asked for {b!r}"
+    return repr(there.name)
