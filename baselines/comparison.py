@@ -75,8 +75,10 @@ class Outcome:
             seeds.append({step: score for step, score in known if math.isfinite(score)})
         seeds = [each for each in seeds if each]
         steps = sorted(set().union(*seeds))
-        scores = [[each.get(step, math.nan) for step in steps] for each in seeds]
-        return np.array(steps, np.float64), np.array(scores, np.float64).reshape(-1, len(steps))
+        scores = np.full((len(seeds), len(steps)), np.nan)
+        for row, each in zip(scores, seeds, strict=True):
+            row[:] = [each.get(step, np.nan) for step in steps]
+        return np.array(steps, np.float64), scores
 
     def changes(self) -> list[tuple[str, Any, Any]]:
         """In which fields the runs differ from the preset: name, the preset's, the run's."""

@@ -329,16 +329,17 @@ def _run_to_its_end(command: Sequence[str]) -> int:
         KeyboardInterrupt: it was interrupted; it has ended by then.
     """
     child = subprocess.Popen(command, stdout=sys.stderr)
-    interrupted = False
+    interrupted, patience = False, None
     try:
         while child.poll() is None:
             try:
-                child.wait(_GRACE if interrupted else None)
+                child.wait(patience)
             except KeyboardInterrupt:
                 # A terminal's Ctrl-C reached the child as well: it keeps what it has and stops.
-                interrupted = True
+                interrupted, patience = True, _GRACE
             except subprocess.TimeoutExpired:
                 child.terminate()  # the interrupt was for this process alone
+                patience = None
     except BaseException:
         child.terminate()
         with contextlib.suppress(KeyboardInterrupt):

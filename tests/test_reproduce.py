@@ -393,9 +393,9 @@ def test_a_reproduction_keeps_to_its_images(tmp_path: Path) -> None:
         return run("table4", out, FakeTraining(), rows=f"table4-{row}", data=data, test=test)
 
     on(first, other, "box")
-    # Rows that are finished, those that are not, and the test images alone.
+    # For a finished row, for another one, and the test images alone.
     for data, test, row in ((other, other, "box"), (other, other, "sphere"), (first, first, "box")):
-        with pytest.raises(UsageError, match="holds runs on another 3dident.*40 images of 8 x 8"):
+        with pytest.raises(UsageError, match=r"holds runs on another 3dident.*40 images of 8 x 8"):
             on(data, test, row)
     assert cells(on(first, other, "sphere"), "table4-box")["R2 here"] == "90.00"
     # A folder from before this was recorded: the run itself says what it was trained on.

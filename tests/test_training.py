@@ -128,8 +128,10 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
 
 
-def test_ctrl_c_saves_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("devices", [1, 2])
+def test_ctrl_c_saves_a_checkpoint(tmp_path: Path, devices: int) -> None:
     command = [sys.executable, "-m", "threedident", "train", "aninfonce", "--device", "cpu"]
+    command += ["--devices", str(devices), "--threads", "1"]
     changes = {**SMALL, "training.steps": 100_000, "training.checkpoint_every": 100_000}
     settings = [f"--set={k}={v}" for k, v in changes.items()]
     out = tmp_path / "run"
@@ -138,13 +140,14 @@ def test_ctrl_c_saves_a_checkpoint(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONSAFEPATH": "1"},
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while not (out / "metrics.csv").exists() or len(rows(out)) < 3:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all of its processes
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in said
     state, _ = checkpoints.load_checkpoint(out)
