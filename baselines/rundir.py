@@ -94,9 +94,10 @@ def read_result(out: Path) -> dict[str, Any]:
         DatasetError: it is damaged, or another file.
     """
     result = read_json(out / RESULT)
-    fields = {"experiment": dict, "scores": dict, "steps": int, "seconds": float, "data": dict}
+    fields: dict[str, Any] = {"experiment": dict, "scores": dict, "data": dict, "steps": int}
+    fields["seconds"] = float | int
     whole = isinstance(result, dict) and all(
-        isinstance(result.get(k), int if kind is int else (kind, int)) for k, kind in fields.items()
+        isinstance(result.get(key), kind) for key, kind in fields.items()
     )
     if not whole or result.get("format") != FORMAT:
         raise DatasetError(f"{out / RESULT} is damaged: remove it to score the run again")

@@ -14,6 +14,7 @@ from made import make
 
 from threedident.baselines import comparison, rundir
 from threedident.baselines import reproduce as module
+from threedident.baselines.comparison import figure
 from threedident.baselines.diagnostics import theory_learned
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.records import COLUMNS
@@ -151,6 +152,7 @@ def test_killed_and_started_again_it_goes_on(tmp_path: Path, undrawn: list[str])
     assert third.begun == 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_table_holds_both_numbers_and_what_was_cut_down(tmp_path: Path) -> None:
     changes = {"training.lr": 0.01}
     table = run("aninfonce", tmp_path, FakeTraining(), rows=ROWS, seeds=2, changes=changes)
@@ -175,7 +177,6 @@ def test_the_table_holds_both_numbers_and_what_was_cut_down(tmp_path: Path) -> N
     )
     assert math.isclose(float(line["std"]), 0.01 / math.sqrt(2), rel_tol=1e-3)
     assert lines["aninfonce-linear", "mcc"]["mean"] == ""
-    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -295,6 +296,7 @@ def test_learned_lambda_stands_beside_theory(
     assert cells(table, row)["learned here"] == said
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_seed_that_is_not_finished_counts_as_far_as_it_came(tmp_path: Path) -> None:
     run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce", seeds=2)
     path = tmp_path / "runs" / "aninfonce" / "seed1"
@@ -306,19 +308,27 @@ def test_a_seed_that_is_not_finished_counts_as_far_as_it_came(tmp_path: Path) ->
     steps, scores = outcomes[0].curve("linear_r2")
     assert steps.tolist() == [10, 20]
     np.testing.assert_array_equal(scores, [[0.501, 0.502], [0.501, np.nan]])
-    axis = comparison.figure(study, outcomes[:1]).axes[0]
+    drawn = figure(study, outcomes)
+    drawn.savefig(tmp_path / "drawn.png")
+    axis = drawn.axes[0]
     assert axis.lines[0].get_ydata().tolist() == [0.501, 0.502]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_figure_2_is_drawn_against_the_concentration(tmp_path: Path) -> None:
     fake = FakeTraining()
     table = run("fig2", tmp_path, fake, rows="fig2-box-1*,sphere-0.25", seeds=1)
+    study = STUDIES["fig2"]
     points = ("sphere-0.25", "box-1", "box-16", "box-1024")
     assert fake.done == [f"fig2-{point}/0" for point in points]
-    assert len(STUDIES["fig2"].rows) == 8 + 9
+    assert len(study.rows) == 8 + 9
     assert cells(table, "fig2-sphere-0.25")["what"] == "sphere, vMF marginal of concentration 0.25"
     plain = json.loads((tmp_path / "runs/fig2-box-16/seed0/result.json").read_text())
     assert plain["experiment"]["data"]["marginal"] == {"name": "normal", "sigma": 0.25}
+    drawn = figure(study, comparison.collect(study, tmp_path / "runs"))
+    drawn.savefig(tmp_path / "drawn.png")
+    line = next(axis for axis in drawn.axes if axis.get_title().startswith("box")).lines[0]
+    assert line.get_xdata().tolist() == [1, 16, 1024]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -413,7 +423,7 @@ def test_a_reproduction_keeps_to_its_images(tmp_path: Path) -> None:
 CHILD = """
 import os, signal, sys, time
 def stop(*_):
-    time.sleep(1)  # longer than subprocess.run leaves a child after Ctrl-C
+    time.sleep(0.5)  # longer than subprocess.run leaves a child after Ctrl-C
     open(sys.argv[1], "w").close()
     sys.exit(130)
 signal.signal(signal.SIGTERM, stop)
@@ -444,3 +454,4 @@ def test_a_real_smoke_run(tmp_path: Path) -> None:
     assert 0 < float(row["R2 here"]) <= 100
     assert "MCC published" not in row
     assert "training.steps 300,001 -> 20" in table
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
