@@ -535,7 +535,7 @@ def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) ->
     axis.set_xlabel("steps; dashed or crossed: published")
     axis.set_ylim(top=min(1.02, axis.get_ylim()[1] + 0.02))
     if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize="x-small")
+        axis.legend(fontsize="x-small", framealpha=0.4)
 
 
 def _published_curve(

@@ -422,6 +422,12 @@ class _Run:
             total += float(value) / training.accumulate
             if not math.isfinite(total):
                 self.fail((latents, observations), total)
+        if self.step == 0 and bool((codes == codes[0]).all()):
+            raise TrainingError(
+                "the encoder gives all observations of the first batch the same code, so nothing "
+                f"can be learned; with training.precision = {training.precision!r} it may be that "
+                "they differ by less than it resolves: try 32-true"
+            )
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.step += 1

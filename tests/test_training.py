@@ -447,3 +447,10 @@ def test_pairs_that_were_rendered(tmp_path: Path, small_dataset: Path) -> None:
     assert unset.data.conditional is None
     with pytest.raises(UsageError, match="holds single images"):
         run(unset.changed({"training.batch_size": 4}), tmp_path / "run", data=small_dataset)
+
+
+def test_codes_that_are_all_the_same_are_an_error(tmp_path: Path) -> None:
+    experiment = small("table2-laplace-box-laplace", training__precision="bf16-mixed")
+    with pytest.raises(TrainingError, match="the same code.*32-true"):
+        run(experiment, tmp_path / "run")
+    run(experiment.changed({"training.precision": "32-true"}), tmp_path / "exact")
