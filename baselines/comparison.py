@@ -526,13 +526,15 @@ def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) ->
                 axis.fill_between(steps, mean - std, mean + std, color=color, alpha=0.2, lw=0)
         elif len(alone):
             axis.axhline(alone.mean(), color=color, linestyle=":", label=label)
+        if not len(steps) and not len(alone):
+            continue  # not run: a line that nothing stands beside says little
         for step, (value, _) in _published_curve(each.published, metric):
             if step is None:
                 axis.axhline(value, color=color, linestyle="--", lw=1, alpha=0.7)
             else:
                 axis.plot([step], [value], "x", color=color)
     axis.set_xscale("log")
-    axis.set_xlabel("steps; dashed or crossed: published")
+    axis.set_xlabel("steps (published: dashed, or x)")
     axis.set_ylim(top=min(1.02, axis.get_ylim()[1] + 0.02))
     if axis.get_legend_handles_labels()[0]:
         axis.legend(fontsize="x-small", framealpha=0.4)

@@ -8,6 +8,7 @@ can be set by its dotted name (`training.steps=1000`).
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 import tomllib
 import types
@@ -226,16 +227,25 @@ class Experiment:
         for name, value in changes.items():
             section, dot, field = name.partition(".")
             if dot and section in self.SECTIONS:
+                table = plain[section]
+                *outer, field = field.split(".")
+                for each in outer:  # data.conditional.sigma
+                    table = table.get(each)
+                    if not isinstance(table, dict):
+                        raise UsageError(
+                            f"{name}: there is no {section}.{each} to change: set it as a whole, "
+                            f"as in --set 'data.conditional={{ name = \"normal\", sigma = 0.2 }}'"
+                        )
                 if value is None:
-                    plain[section].pop(field, None)
+                    table.pop(field, None)
                 else:
-                    plain[section][field] = value
+                    table[field] = value
             elif name in {f.name for f in dataclasses.fields(self)} - set(self.SECTIONS):
                 plain[name] = value
             else:
                 raise UsageError(
-                    f"unknown field {name!r}: expected one such as training.steps, of the tables "
-                    f"{', '.join(self.SECTIONS)}"
+                    f"unknown field {name!r}: expected TABLE.FIELD, such as training.steps, with a "
+                    f"TABLE of {', '.join(self.SECTIONS)}"
                 )
         return parse_experiment(plain, f"experiment {self.name!r}", self.name)
 
@@ -255,14 +265,16 @@ def load_experiment(name: str | Path) -> Experiment:
     text, source = str(name), f"preset {name}"
     try:
         if text.endswith(".toml"):
-            source, content = f"preset file {name}", Path(name).read_text("utf-8")
+            source, content = f"experiment {name}", Path(name).read_text("utf-8")
         elif text in experiment_names():
             folder = resources.files("threedident.baselines.presets")
             content = (folder / f"{text}.toml").read_text("utf-8")
         else:
+            near = difflib.get_close_matches(text, experiment_names(), 3)
             raise UsageError(
-                f"unknown experiment {text!r}: expected one of {', '.join(experiment_names())}, or "
-                "the path of a .toml file"
+                f"unknown experiment {text!r:.100}: expected the path of a .toml file, or a preset"
+                + (f", such as {' or '.join(near)}" if near else "")
+                + "; `3dident train --list` prints them all"
             )
         plain = tomllib.loads(content)
     except FileNotFoundError:
@@ -347,7 +359,8 @@ def _value(expected: Any, value: Any) -> Any:
     if expected is float and type(value) is int:
         return float(value)
     if type(value) is not expected:
-        raise TypeError(f"expected {expected.__name__}, found {value!r:.100}")
+        kinds = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+        raise TypeError(f"expected {kinds[expected]}, found {value!r:.100}")
     if expected is float and not math.isfinite(value):
         raise ValueError(f"expected a finite number, found {value}")
     return value

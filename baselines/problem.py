@@ -130,14 +130,19 @@ def make_problem(
         DatasetError: they cannot be read.
     """
     if experiment.data.observations == "synthetic":
-        if data is not None or test is not None:
-            raise UsageError(
-                f"{experiment.name} makes its own observations: leave out --data and --test"
-            )
+        refuse_images(experiment, data, test)
         return _synthetic(experiment, batch_size, device)
     if data is None:
         raise UsageError(f"{experiment.name} is trained on images: say which by --data DIR")
     return _images(experiment, data, test, batch_size, pin_memory=device.type == "cuda")
+
+
+def refuse_images(experiment: Experiment, data: Path | None, test: Path | None) -> None:
+    """Raises a UsageError where images are given to an experiment that makes its observations."""
+    if data is not None or test is not None:
+        raise UsageError(
+            f"{experiment.name} makes its own observations: leave out --data and --test"
+        )
 
 
 class _Synthetic:

@@ -48,9 +48,13 @@ def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[s
     longer = steps > there.training.steps and experiment.training.schedule == "constant"
     same = there.changed({"training.steps": steps}) if longer else there
     if _identity(same) != _identity(experiment):
+        only_steps = there.changed({"training.steps": steps})
+        advice = "`3dident train --resume` goes on with what it holds"
+        if _identity(only_steps) == _identity(experiment):
+            advice = "a run can only be made longer, and where training.schedule = 'constant'"
         raise UsageError(
             f"{out} holds a run of {describe_difference(there, experiment)}: choose another "
-            "--out, or `3dident train --resume` to go on with what it holds"
+            f"--out ({advice})"
         )
     if not (out / RESULT).exists():
         return None
@@ -116,7 +120,9 @@ def only_one(out: Path) -> Iterator[None]:
     with explaining_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         file = (out / _LOCK).open("w")
-    with file:
+    with contextlib.ExitStack() as stack:
+        stack.callback(_leave_nothing_empty, out)
+        stack.enter_context(file)
         try:
             import fcntl
 
@@ -128,6 +134,14 @@ def only_one(out: Path) -> Iterator[None]:
         except (ImportError, OSError):  # no such locks on this system or disk
             pass
         yield
+
+
+def _leave_nothing_empty(out: Path) -> None:
+    """Removes a folder that holds nothing but the lock: what did not fit leaves no trace."""
+    with contextlib.suppress(OSError):
+        if {each.name for each in out.iterdir()} == {_LOCK}:
+            (out / _LOCK).unlink()
+            out.rmdir()
 
 
 def refuse_other_data(out: Path, before: str | None, now: str | None) -> None:

@@ -55,7 +55,7 @@ from threedident.baselines.encoders import (
     save_encoder,
 )
 from threedident.baselines.objective import Objective
-from threedident.baselines.problem import Problem, Views, make_problem
+from threedident.baselines.problem import Problem, Views, make_problem, refuse_images
 from threedident.baselines.records import Records
 from threedident.baselines.rundir import (
     EXPERIMENT,
@@ -71,6 +71,7 @@ from threedident.baselines.rundir import (
 )
 
 ENCODER, FAILED = "encoder.pt", "failed.pt"
+DEVICES = ("auto", "cpu", "cuda", "mps")
 
 _BATCH_STATISTICS = 512  # images to a batch of the published scores
 _PIXELS_AT_ONCE = 1 << 22  # of images that are encoded together
@@ -123,9 +124,13 @@ def train(
             f"training.batch_size, {training.batch_size}, must be a multiple of devices times "
             f"training.accumulate, found {devices} and {training.accumulate}"
         )
+    if experiment.data.observations == "synthetic":
+        refuse_images(experiment, data, test)
     with only_one(out):
         finished = check(experiment, out, data)
         if finished is not None:
+            if not quiet:
+                Progress.print(f"{out} is finished already")
             return finished
         fabric = _make_fabric(experiment, devices, accelerator)
         rest = (experiment.as_dict(), str(out), data, test, quiet, threads)
@@ -141,6 +146,10 @@ def train(
 def _make_fabric(experiment: Experiment, devices: int, accelerator: str) -> Fabric:
     _quiet_lightning()
     precision = experiment.training.precision
+    if accelerator not in DEVICES:
+        raise UsageError(f"unknown device {accelerator!r}: expected one of {', '.join(DEVICES)}")
+    if accelerator == "cuda" and not torch.cuda.is_available():
+        raise UsageError("torch finds no CUDA device here: leave out --device, or use cpu")
     try:
         fabric = Fabric(
             accelerator=accelerator,
@@ -707,6 +716,11 @@ def _run(
                     run.refuse_broken_weights(views, loss)
                     save_checkpoint(out, run.state())
             if stopping:
+                if first_process:
+                    Progress.print(
+                        f"stopped at step {run.step} of {training.steps}, which is saved; to go "
+                        f"on: 3dident train --resume {out}"
+                    )
                 raise KeyboardInterrupt
     if first_process:
         _finish(run)

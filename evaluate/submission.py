@@ -92,7 +92,10 @@ def _identify(text: str, checkpoint: Path | None) -> Submission:
         if name in _TRAINED:
             if not options:
                 raise UsageError(f"which checkpoint? {REFERENCE}{name}=CHECKPOINT")
-            return Submission("reference", REFERENCE + name, checkpoint=Path(options))
+            file = Path(options)
+            if file.is_dir():  # of a run
+                file = file / "encoder.pt"
+            return Submission("reference", REFERENCE + name, checkpoint=file)
         return Submission("reference", text, options=options)
     if path.suffix in SUFFIXES:
         return Submission("embeddings", path.name, path)

@@ -1029,6 +1029,7 @@ def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> N
     callback=_list_experiments,
     help="Print the presets and exit.",
 )
+@click.option("--show", is_flag=True, help="Print the whole experiment as TOML, and exit.")
 def train(
     experiment: str | None,
     data: Path | None,
@@ -1040,6 +1041,7 @@ def train(
     devices: int,
     device: str,
     threads: int | None,
+    show: bool,
 ) -> None:
     """Train a baseline, or go on where a run was stopped.
 
@@ -1052,10 +1054,17 @@ def train(
     options: dict[str, Any] = {"devices": devices, "accelerator": device, "threads": threads}
     if resume is not None:
         if experiment is not None or settings or seed is not None or out is not None:
-            raise UsageError("--resume goes on as the run was started: leave out preset and --set")
+            raise UsageError(
+                "--resume goes on as the run was started: leave out preset, --set, --seed and "
+                "--out; to extend a run, repeat its first command with a larger training.steps"
+            )
         out = resume
         result = training.resume(resume, data=data, test=test, **options)
     else:
+        if show and experiment is not None:
+            changes = dict(map(parse_setting, settings))
+            click.echo(load_experiment(experiment).changed(changes).to_toml(), nl=False)
+            return
         if experiment is None or out is None:
             raise UsageError("expected a PRESET (see --list) and --out RUN, or --resume RUN")
         changes = dict(map(parse_setting, settings))
@@ -1069,6 +1078,10 @@ def train(
         f"{result['steps']} steps in {result['seconds']:.0f} s; the encoder is "
         f"{out / training.ENCODER}, measurements are in {out / 'metrics.csv'}"
     )
+    if result["data"].get("observations") == "images":
+        click.echo(
+            f"a report: 3dident evaluate reference:encoder={out / training.ENCODER} --data TEST"
+        )
 
 
 @main.command()

@@ -569,6 +569,18 @@ def parse_distribution(data: Any) -> Distribution:
     try:
         fields = dict(data)
         name = fields.pop("name")
+        if "lambda" in fields:  # no name of Python's, but the papers' and the command line's
+            fields["lam"] = fields.pop("lambda")
+        kinds = (*_KINDS, PerFactor.name, Change.name)
+        if name not in kinds:
+            raise UsageError(f"unknown distribution {name!r:.100}: expected {', '.join(kinds)}")
+        if name in _KINDS:
+            expected = [f.name for f in dataclasses.fields(_KINDS[name])]  # type: ignore[arg-type]
+            for key in fields:
+                if key not in expected:
+                    raise UsageError(
+                        f"{name} has no {key!r:.100}: expected {', '.join(expected) or 'no field'}"
+                    )
         if name == PerFactor.name:
             blocks = [
                 (tuple(p["columns"]), parse_distribution(p["distribution"]))
