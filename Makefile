@@ -26,7 +26,7 @@ demo: $(VENV)/ready
 	@echo "Look at $(DEMO)/preview.png (the images), $(DEMO)/traversal.png (what each factor does),"
 	@echo "$(DEMO)/engines.png (both engines, and their difference times 16) and $(DEMO)/pairs.png"
 	@echo "(what matching to 4,000 images does to a conditional); open $(DEMO)/scores/report.html"
-	@echo "in a browser: what an encoder that was trained by contrast for 400 steps, without ever"
+	@echo "in a browser: what an encoder that was trained by contrast for 250 steps, without ever"
 	@echo "seeing a label, has recovered of each factor. $(DEMO)/run/metrics.csv tells how it got there."
 	@echo "The dataset is $(DEMO)/train; $(BIN)/3dident info $(DEMO)/train describes it."
 
