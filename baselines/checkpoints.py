@@ -16,6 +16,15 @@ NAME, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 FORMAT_VERSION = 1
 
 
+def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes tensors and plain data into a file.
+
+    Through Python's file, whose errors name the disk; torch's own name lines of C++.
+    """
+    with path.open("wb") as file:
+        torch.save(dict(content), file)
+
+
 def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
     """Writes a checkpoint, in one step, and keeps the one before.
 
@@ -28,9 +37,7 @@ def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
     """
     path = folder / NAME
     with replacing(path) as temporary:
-        # Through Python's file, whose errors name the disk; torch's own name lines of C++.
-        with temporary.open("wb") as file:
-            torch.save({"format_version": FORMAT_VERSION, **content}, file)
+        write_tensors(temporary, {"format_version": FORMAT_VERSION, **content})
         if path.exists():
             path.replace(folder / PREVIOUS)
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from threedident.baselines.checkpoints import write_tensors
 from threedident.datasets.dataset import Normalize
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.files import replacing
@@ -326,7 +327,7 @@ def save_encoder(path: str | Path, encoder: Part, about: Mapping[str, Any] | Non
         "about": known,
     }
     with replacing(Path(path)) as temporary:
-        torch.save(content, temporary)
+        write_tensors(temporary, content)
 
 
 def load_encoder(path: Path) -> ImageEncoder | VectorEncoder:

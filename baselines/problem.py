@@ -87,10 +87,16 @@ class Problem:
 
     def batches(self, first: int, stride: int, threads: int) -> Iterator[Views]:
         """Batches first, first + stride, ... of the endless sequence, prepared ahead."""
-        if isinstance(self.source, _Augmented):
-            return self.source.iterate(first, stride, threads)
-        loader = PairLoader(_Strided(self.source, first, stride), threads=threads)  # type: ignore[arg-type]
-        return iter(loader)
+        strided = _Strided(self.source, first, stride)
+        if isinstance(self.source, TwoViews):
+            # In processes: its augmentations draw from global random numbers.
+            views = _Endless(strided)
+            return iter(
+                torch_data.DataLoader(
+                    views, batch_size=None, num_workers=threads, worker_init_fn=_calm
+                )
+            )
+        return iter(PairLoader(strided, threads=threads))  # type: ignore[arg-type]
 
 
 class _Strided:
@@ -205,16 +211,6 @@ def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) ->
     )
 
 
-class _Pairs:
-    """Pairs of images."""
-
-    def __init__(self, pairs: PositivePairs) -> None:
-        self._pairs, self.batches = pairs, pairs.batches
-
-    def batch(self, epoch: int, number: int) -> Views:
-        return self._pairs.batch(epoch, number)
-
-
 class _Labelled:
     """Single images in random order, each once an epoch."""
 
@@ -230,23 +226,6 @@ class _Labelled:
             order = self._order = epoch, drawn
         chosen = order[1][number * self._size : (number + 1) * self._size]
         return (self._dataset.raw_latents[chosen],), (self._dataset.images(chosen),)
-
-
-class _Augmented:
-    """Two views of each image, made in processes: they draw from global random numbers."""
-
-    def __init__(self, views: TwoViews) -> None:
-        self.views, self.batches = views, views.batches
-
-    def batch(self, epoch: int, number: int) -> Views:
-        return self.views.batch(epoch, number)
-
-    def iterate(self, first: int, stride: int, workers: int) -> Iterator[Views]:
-        strided = _Strided(self, first, stride)
-        loader = torch_data.DataLoader(
-            _Endless(strided), batch_size=None, num_workers=workers, worker_init_fn=_calm
-        )
-        return iter(loader)
 
 
 def _calm(_: int) -> None:
@@ -307,19 +286,17 @@ def _images(
     if wanted.pairs == "none":
         source = _Labelled(dataset, batch_size, training.seed)
     elif wanted.pairs == "views":
-        source = _Augmented(TwoViews(dataset, batch_size=batch_size, seed=training.seed))
+        source = TwoViews(dataset, batch_size=batch_size, seed=training.seed)
     else:
-        source = _Pairs(
-            PositivePairs(
-                dataset,
-                wanted.space,
-                wanted.conditional,
-                marginal=None if paired else wanted.marginal,
-                batch_size=batch_size,
-                seed=training.seed,
-                match=wanted.match,
-                pin_memory=pin_memory,
-            )
+        source = PositivePairs(
+            dataset,
+            wanted.space,
+            wanted.conditional,
+            marginal=None if paired else wanted.marginal,
+            batch_size=batch_size,
+            seed=training.seed,
+            match=wanted.match,
+            pin_memory=pin_memory,
         )
     digest = latents_digest(dataset.source.raw_latents)
     tested = latents_digest(scored.source.raw_latents)

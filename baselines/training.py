@@ -32,7 +32,7 @@ try:
 except ImportError as error:
     raise MissingExtraError(str(error.name), "train", "training") from error
 
-from threedident.baselines.checkpoints import load_checkpoint, save_checkpoint
+from threedident.baselines.checkpoints import load_checkpoint, save_checkpoint, write_tensors
 from threedident.baselines.diagnostics import (
     AtLatents,
     isometry,
@@ -452,17 +452,15 @@ class _Run:
         path = self.out / FAILED
         if self.fabric.is_global_zero:
             with replacing(path) as temporary:
-                torch.save(
-                    {
-                        "step": self.step,
-                        "loss": loss,
-                        "latents": [view.cpu() for view in views[0]],
-                        "observations": [view.cpu() for view in views[1]],
-                        "encoder": self.encoder.state_dict(),
-                        "objective": self.objective.state_dict(),
-                    },
-                    temporary,
-                )
+                content = {
+                    "step": self.step,
+                    "loss": loss,
+                    "latents": [view.cpu() for view in views[0]],
+                    "observations": [view.cpu() for view in views[1]],
+                    "encoder": self.encoder.state_dict(),
+                    "objective": self.objective.state_dict(),
+                }
+                write_tensors(temporary, content)
         what = what or f"the loss is {loss} at"
         raise TrainingError(
             f"{what} step {self.step}: the batch and the weights are in {path}. "

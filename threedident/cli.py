@@ -1061,16 +1061,15 @@ def train(
         out = resume
         result = training.resume(resume, data=data, test=test, **options)
     else:
-        if show and experiment is not None:
-            changes = dict(map(parse_setting, settings))
-            click.echo(load_experiment(experiment).changed(changes).to_toml(), nl=False)
-            return
-        if experiment is None or out is None:
+        if experiment is None or (out is None and not show):
             raise UsageError("expected a PRESET (see --list) and --out RUN, or --resume RUN")
         changes = dict(map(parse_setting, settings))
         if seed is not None:
             changes["training.seed"] = seed
         chosen = load_experiment(experiment).changed(changes)
+        if show or out is None:
+            click.echo(chosen.to_toml(), nl=False)
+            return
         result = training.train(chosen, out, data=data, test=test, **options)
     for name, value in result["scores"].items():
         click.echo(f"{name}: {value:.4f}")
