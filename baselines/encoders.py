@@ -138,6 +138,47 @@ class MLPEncoder(Part):
         return codes
 
 
+class WhitenedMLP(MLPEncoder):
+    """An MLP behind an affine map, which gives observations mean 0 and unit covariance.
+
+    The map is invertible and fixed: what can be identified stays the same, and training is many
+    times shorter. It is the identity until `whiten` is called.
+
+    Args:
+        n: dimensions of an observation.
+        codes: m; None: n.
+    """
+
+    def __init__(self, n: int, codes: int | None = None) -> None:
+        super().__init__(n, codes)
+        self.spec = {**self.spec, "kind": "whitened-mlp"}
+        self.mean: torch.Tensor
+        self.matrix: torch.Tensor
+        self.register_buffer("mean", torch.zeros(n))
+        self.register_buffer("matrix", torch.eye(n))
+
+    def whiten(self, observations: torch.Tensor) -> None:
+        """Sets the map from observations (N, n), N well above n.
+
+        Raises:
+            UsageError: they lie in a plane, so that no map does it.
+        """
+        exact = observations.double()
+        mean = exact.mean(0)
+        values, axes = torch.linalg.eigh(torch.cov(exact.T))
+        if not values[0] > 1e-9 * values[-1]:
+            raise UsageError(
+                "observations cannot be whitened: along some direction they do not vary "
+                f"(variances from {float(values[0]):.2g} to {float(values[-1]):.2g})"
+            )
+        self.mean.copy_(mean)
+        self.matrix.copy_(axes * values.rsqrt())
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """Codes (B, m) of observations (B, n)."""
+        return super().forward((observations - self.mean) @ self.matrix)
+
+
 class UnboundedOutput(Part):
     """R^m: codes as they are."""
 
@@ -232,12 +273,13 @@ class ImageEncoder(Part):
         return codes
 
 
-_BODIES = ("resnet", "mlp")
+_BODIES = {"image": ("resnet",), "vector": ("mlp", "whitened-mlp")}
 _OUTPUTS = ("unbounded", "sphere", "box")
 #: The fields of each kind's description, and their types.
 _FIELDS: dict[str, dict[str, type]] = {
     "resnet": {"codes": int, "arch": str},
     "mlp": {"n": int, "codes": int},
+    "whitened-mlp": {"n": int, "codes": int},
     "unbounded": {},
     "sphere": {"radius": float, "learned": bool},
     "box": {"n": int, "learned": bool},
@@ -247,6 +289,7 @@ _FIELDS: dict[str, dict[str, type]] = {
 _SIMPLE: dict[str, type[Part]] = {
     "resnet": ResNetEncoder,
     "mlp": MLPEncoder,
+    "whitened-mlp": WhitenedMLP,
     "unbounded": UnboundedOutput,
     "sphere": SphereOutput,
     "box": BoxOutput,
@@ -261,9 +304,8 @@ def build(spec: Any) -> ImageEncoder | VectorEncoder:
     """
     fields = _parse(spec, ("vector", "image"))
     kind = fields.pop("kind")
-    bodies = _BODIES[:1] if kind == "image" else _BODIES[1:]
     parts = []
-    for key, kinds in (("encoder", bodies), ("output", _OUTPUTS)):
+    for key, kinds in (("encoder", _BODIES[kind]), ("output", _OUTPUTS)):
         inner = _parse(fields[key], kinds)
         parts.append(_SIMPLE[inner.pop("kind")](**inner))
     encoder, output = parts

@@ -73,6 +73,7 @@ class Encoder:
 
     Attributes:
         body: mlp for vectors, a ResNet for images.
+        whiten: whether vectors first go through a fixed affine map to unit covariance.
         output: unbounded, box or sphere.
         learned: whether the box's bounds or the sphere's radius are parameters.
         radius: of a sphere, at the beginning where it is learned.
@@ -80,6 +81,7 @@ class Encoder:
     """
 
     body: str = "mlp"
+    whiten: bool = False
     output: str = "unbounded"
     learned: bool = False
     radius: float = 1.0
@@ -438,6 +440,8 @@ def _check(e: Experiment) -> None:
             f"{data.observations} observations need encoder.body "
             f"{'resnet18 (or 34, 50)' if images else 'mlp'}, found {encoder.body}"
         )
+    if images and encoder.whiten:
+        raise UsageError("encoder.whiten is for synthetic observations: images are normalised")
     if data.conditional is not None and data.conditionals:
         raise UsageError("data.conditional and data.conditionals exclude each other")
     for process in e.processes:

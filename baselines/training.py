@@ -51,6 +51,7 @@ from threedident.baselines.encoders import (
     SphereOutput,
     UnboundedOutput,
     VectorEncoder,
+    WhitenedMLP,
     read_encoder,
     save_encoder,
 )
@@ -77,6 +78,7 @@ _BATCH_STATISTICS = 512  # images to a batch of the published scores
 _PIXELS_AT_ONCE = 1 << 22  # of images that are encoded together
 _MOST_THREADS = 16  # that prepare batches
 _AT_LATENTS, _MOST_BATCHES = 4096, 8  # pairs on which the loss at the latents is taken
+_WHITENED = 1 << 16  # observations that a whitening is measured on; no scored batch has this number
 
 
 def train(
@@ -249,6 +251,10 @@ def make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Vec
             output = SphereOutput(spec.radius, spec.learned)
         case _:
             output = UnboundedOutput()
+    if problem.normalization is None and spec.whiten:
+        body = WhitenedMLP(n)
+        body.whiten(problem.fresh(_WHITENED, _WHITENED)[1])
+        return VectorEncoder(body, output)
     if problem.normalization is None:
         return VectorEncoder(MLPEncoder(n), output)
     return ImageEncoder(*problem.normalization, ResNetEncoder(n, spec.body), output)

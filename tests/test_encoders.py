@@ -23,6 +23,7 @@ from threedident.baselines.encoders import (
     SphereOutput,
     UnboundedOutput,
     VectorEncoder,
+    WhitenedMLP,
     build,
     load_encoder,
     read_encoder,
@@ -285,3 +286,22 @@ def test_small_maps_give_what_convolutions_give(side: int) -> None:
         gradients.append([codes, *(p.grad for p in each.parameters())])
     for ours, theirs in zip(*gradients, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_a_whitening_gives_unit_covariance_and_is_kept(tmp_path):
+    torch.manual_seed(0)
+    seen = torch.randn(4000, 3) @ torch.tensor([[2.0, 1, 0], [0, 0.1, 0.05], [0, 0, 0.03]]) + 7
+    body = WhitenedMLP(3)
+    plain = MLPEncoder(3)
+    plain.load_state_dict({k: v for k, v in body.state_dict().items() if "layers" in k})
+    assert torch.allclose(body(seen), plain(seen))  # until then the identity
+    body.whiten(seen)
+    white = (seen - body.mean) @ body.matrix
+    assert torch.allclose(torch.cov(white.T), torch.eye(3), atol=1e-3)
+    assert torch.allclose(white.mean(0), torch.zeros(3), atol=1e-3)
+    assert torch.equal(body(seen), plain(white))
+    encoder = VectorEncoder(body, UnboundedOutput())
+    save_encoder(tmp_path / "encoder.pt", encoder)
+    assert torch.equal(load_encoder(tmp_path / "encoder.pt")(seen), encoder(seen))
+    with pytest.raises(UsageError, match="do not vary"):
+        body.whiten(seen[:, [0, 1, 1]])
