@@ -8,7 +8,7 @@ TYPES = build/types
 # Without it the checkout's own folders (datasets, evaluate) would shadow other people's packages.
 export PYTHONSAFEPATH = 1
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format docs bench clean
 
 demo: $(VENV)/ready
 	$(BIN)/3dident doctor
@@ -45,17 +45,18 @@ format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is build/site: open build/site/index.html"
+
 bench: $(VENV)/ready
-	$(BIN)/python benchmarks/render.py
-	$(BIN)/python benchmarks/storage.py
-	$(BIN)/python benchmarks/pairs.py
-	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/run.py $(BENCH)
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "Python 3.11 is needed (bpy 4.5 has no other wheels): make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[render,direct,train,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,docs,dev]'
 	@$(BIN)/python -c 'import bpy' 2> /dev/null || { \
 		packages=$$($(BIN)/python -c 'from threedident.render.blender import DEBIAN_PACKAGES as p; print(p)'); \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \

@@ -13,12 +13,15 @@ the dot product the N x N matrix; at 6,144 pairs it needs about 10 GB.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
-import resource
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,6 +32,7 @@ from threedident.baselines.pairwise import log_sum_exp
 N = 10
 POWERS = (2, 1, 3, None)
 VARIANTS = ("numba", "torch", "broadcast")
+LABELS = {"numba": "ours (numba)", "torch": "ours (blocks of torch)", "broadcast": "broadcast"}
 
 
 def scores(a: torch.Tensor, b: torch.Tensor, p: int | None) -> torch.Tensor:
@@ -55,7 +59,15 @@ def least(rounds: int, call: Callable[[], object]) -> float:
     return min(taken[1:])
 
 
-def measure(p: int | None, variant: str, batch: int, rounds: int) -> dict[str, float]:
+def most_memory() -> float:
+    """GiB that this process has had at most (Linux). getrusage's begins with the parent's."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) / 2**20
+
+
+def measure(
+    p: int | None, variant: str, step_only: bool, batch: int, rounds: int
+) -> dict[str, float]:
     torch.manual_seed(0)
     output = SphereOutput() if p is None else BoxOutput(N, learned=True)
     encoder = VectorEncoder(MLPEncoder(N), output)
@@ -84,16 +96,45 @@ def measure(p: int | None, variant: str, batch: int, rounds: int) -> dict[str, f
         torch.autograd.grad(sums.sum(), z)
 
     seconds = least(rounds, step)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+    memory = most_memory()
+    if step_only:
+        return {"step": seconds, "memory": memory}
     return {"step": seconds, "memory": memory, "alone": least(rounds, alone)}
 
 
-def apart(p: int | None, variant: str, batch: int, rounds: int) -> dict[str, float]:
+def apart(
+    p: int | None, variant: str, batch: int, rounds: int, *, step_only: bool = False
+) -> dict[str, float]:
     """`measure` in a process of its own."""
-    cell = json.dumps([p, variant])
+    cell = json.dumps([p, variant, step_only])
     command = [sys.executable, __file__, "--batch", str(batch), "--rounds", str(rounds)]
     done = subprocess.run([*command, "--cell", cell], check=True, capture_output=True, text=True)
     return json.loads(done.stdout)
+
+
+def cases(short: bool) -> Iterator[Any]:
+    """A training step of the synthetic benchmark, of 10 dimensions: two views through the MLP,
+    InfoNCE with all anchors as negatives, gradients, Adam; all processors, a process for each
+    figure. The baseline stores the N x N x n tensor (N x N for the dot product), as published
+    code does; memory is the most that the process has had, with what torch itself takes.
+    """
+    batch, rounds = (256, 1) if short else (6144, 3)
+    variants = ("broadcast", "numba") if short else ("broadcast", "numba", "torch")
+    for p in (2,) if short else (2, None):
+        what = f"{'dot product' if p is None else f'p = {p}'}, {batch:,} pairs"
+        memory: dict[str, list[float]] = {variant: [] for variant in variants}
+
+        def step(variant: str, p: int | None = p, memory: Any = memory) -> float:
+            found = apart(p, variant, batch, 1, step_only=True)
+            memory[variant].append(found["memory"])
+            return found["step"]
+
+        def most(variant: str, memory: Any = memory) -> float:
+            return memory[variant].pop(0)
+
+        for name, unit, measure in (("step", "s", step), ("memory", "GiB", most)):
+            contenders = {LABELS[v]: functools.partial(measure, v) for v in variants}
+            yield f"{name}, {what}", unit, rounds, contenders
 
 
 def main() -> None:

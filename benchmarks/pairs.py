@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,26 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from threedident.datasets import published
+from threedident.datasets.convert import from_published
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.matching import LatentMatcher
+from threedident.datasets.packed import pack
 from threedident.datasets.pairs import PositivePairs
-from threedident.datasets.reading import Source, open_source
+from threedident.datasets.reading import PublishedSource, Source
 from threedident.datasets.rendered import RenderedPairs
 from threedident.distributions import Normal
 from threedident.latents import sample_raw_latents
+from threedident.presets import load_preset
+from threedident.render.direct import render
+from threedident.store import DatasetDir
 
 BATCH = 512
+INDICES: list[tuple[str, dict[str, Any]]] = [
+    ("exact", {}),
+    *(("ivf", {"nprobe": n}) for n in (5, 10, 16, 32)),
+    *(("hnsw", {"ef_search": e}) for e in (16, 32)),
+]
 
 
 class OneByOne(Dataset):
@@ -116,19 +126,25 @@ def copied_per_second(threads: int) -> float:
     return rounds * source.nbytes / (time.perf_counter() - start)
 
 
-def build(folder: Path, stored: int) -> Path:
+def build(folder: Path, stored: int, resolution: int = 224) -> Path:
     """A rendered, packed dataset, and the same images as PNG files."""
     distinct = min(stored, 200)
-    words = ["render", "--engine", "direct", "--quality", "draft", "--n"]
-    done = [sys.executable, "-m", "threedident"]
-    subprocess.run([*done, *words, str(distinct), "--out", folder / "d"], check=True)
-    subprocess.run([*done, "pack", folder / "d", "--out", folder / "few.h5"], check=True)
+    raw = sample_raw_latents(range(distinct), seed=0, split="train")
+    preset = load_preset("3dident")
+    pixels = render(raw, preset, resolution=resolution, quality="draft", device="cpu")
+    (folder / "few" / published.IMAGES).mkdir(parents=True)
+    names = [
+        folder / "few" / published.IMAGES / published.image_name(i, distinct)
+        for i in range(distinct)
+    ]
+    for name, image in zip(names, pixels, strict=True):
+        published.write_image(name, image)
+    published.write_latents(folder / "few", raw, preset.to_scene(raw))
+    from_published(PublishedSource(folder / "few"), folder / "d")
+    pack(DatasetDir.open(folder / "d"), folder / "few.h5")
     (folder / "png").mkdir()
-    with open_source(folder / "few.h5") as source:
-        for i in range(distinct):
-            Image.fromarray(source.image(i)).save(folder / "png" / f"{i}.png")
-    for i in range(distinct, stored):
-        shutil.copyfile(folder / "png" / f"{i % distinct}.png", folder / "png" / f"{i}.png")
+    for i in range(stored):
+        shutil.copyfile(names[i % distinct], folder / "png" / f"{i}.png")
     return repeat(folder / "few.h5", folder / "stored.h5", stored)
 
 
@@ -148,15 +164,72 @@ def repeat(few: Path, out: Path, count: int) -> Path:
     return out
 
 
-def rate(path: Path, latents: np.ndarray, matcher: LatentMatcher, seconds: float) -> float:
+def matched(
+    path: Path, latents: np.ndarray, matcher: LatentMatcher, sigma: float, batch: int
+) -> PositivePairs:
+    """Endless pairs of all the latents, with the images of a file."""
     dataset = ThreeDIdent(path)
     if len(dataset) < len(latents):
         dataset.source = Folded(dataset.source, latents)  # type: ignore[assignment]
         dataset.raw_latents = torch.from_numpy(latents)
-    pairs = PositivePairs(
-        dataset, conditional=Normal(0.1), matcher=matcher, batch_size=BATCH, batches=10**9
+    return PositivePairs(
+        dataset, conditional=Normal(sigma), matcher=matcher, batch_size=batch, batches=10**9
     )
-    return pairs_per_second(pairs.loader(threads=2), seconds)
+
+
+def rate(path: Path, latents: np.ndarray, matcher: LatentMatcher, seconds: float) -> float:
+    return pairs_per_second(matched(path, latents, matcher, 0.1, BATCH).loader(threads=2), seconds)
+
+
+def cases(short: bool) -> Iterator[Any]:
+    """Positive pairs of 224 x 224 images, matched to the nearest of all latents, from the page
+    cache, with two workers or threads. One by one: what the published loader does, a DataLoader
+    whose items draw one pair, search its two nearest latents exactly and decode two PNG files.
+    """
+    size, images, stored = (16, 1000, 20) if short else (BATCH, 250_000, 4000)
+    seconds = 0.05 if short else 8.0
+    latents = sample_raw_latents(range(images), seed=0, split="train")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = build(folder, stored)
+        matcher = LatentMatcher(latents)
+        items = OneByOne(latents, folder / "png", stored, 0.1)
+
+        def one_by_one() -> float:
+            return pairs_per_second(DataLoader(items, size, num_workers=2), seconds)
+
+        def ours() -> float:
+            pairs = matched(path, latents, matcher, 0.1, size)
+            return pairs_per_second(pairs.loader(threads=2), seconds)
+
+        contenders = {"one by one": one_by_one, "ours": ours}
+        yield "pairs", "pairs/s", 1 if short else 3, contenders
+
+
+def matching_cases(short: bool) -> Iterator[Any]:
+    """The nearest of all rendered latents to drawn ones, ten dimensions, in batches, on all
+    processors, by index. The baseline is FAISS's exhaustive search.
+    """
+    images, queries, slow = (2000, 500, 100) if short else (250_000, 40_000, 4000)
+    latents = sample_raw_latents(range(images), seed=0, split="train")
+    points = np.random.default_rng(1).uniform(-1, 1, (queries, latents.shape[1]))
+    contenders: dict[str, Any] = {}
+    for index, options in INDICES:
+        matcher = LatentMatcher(latents, index=index, **options)
+        some = points[: slow if index == "exact" else None]
+        matcher.nearest(some[:100])
+        found = f"recall {matcher.recall():.4f}"
+
+        def measure(
+            matcher: LatentMatcher = matcher, some: np.ndarray = some, found: str = found
+        ) -> tuple[float, str]:
+            start = time.perf_counter()
+            matcher.nearest(some)
+            return len(some) / (time.perf_counter() - start), found
+
+        what = " ".join([matcher.factory, *(f"{k} {v}" for k, v in options.items())])
+        contenders[what] = measure
+    yield f"{images:,} latents", "queries/s", 1 if short else 5, contenders
 
 
 def main() -> None:
@@ -214,10 +287,7 @@ def matchers(latents: np.ndarray) -> None:
     """Queries a second and recall of the indices, on all processors."""
     points = np.random.default_rng(1).uniform(-1, 1, (20_000, latents.shape[1]))
     print("| index | built in, s | queries/s | recall@1 |\n| --- | --- | --- | --- |")
-    variants: list[tuple[str, dict[str, Any]]] = [("exact", {})]
-    variants += [("ivf", {"nprobe": n}) for n in (5, 10, 16, 32)]
-    variants += [("hnsw", {"ef_search": e}) for e in (16, 32)]
-    for index, options in variants:
+    for index, options in INDICES:
         start = time.perf_counter()
         matcher = LatentMatcher(latents, index=index, **options)
         built = time.perf_counter() - start
