@@ -37,6 +37,7 @@ PACKAGES: dict[str | None, dict[str, str]] = {
         "torchvision": "torchvision",
     },
     "cluster": {"ray": "ray"},
+    "export": {"pyarrow": "pyarrow"},
 }
 
 
