@@ -1,1 +1,1 @@
-"""Training baselines. Empty so far."""
+"""Training the papers' baselines: losses, encoders, experiments, and tables of the results."""

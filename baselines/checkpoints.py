@@ -15,6 +15,8 @@ from threedident.files import replacing
 NAME, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 FORMAT_VERSION = 1
 
+_MOST_BYTES = 1 << 32
+
 
 def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
     """Writes tensors and plain data into a file.
@@ -23,6 +25,19 @@ def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
     """
     with path.open("wb") as file:
         torch.save(dict(content), file)
+
+
+def check_archive(path: Path) -> None:
+    """Refuses a file of tensors that unfolds to more than it holds, before any of it is read.
+
+    Raises:
+        ValueError, NotImplementedError, BadZipFile: it does, or it is no such file.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+    if not stored or sum(entry.file_size for entry in entries) > _MOST_BYTES:
+        raise ValueError(f"it is compressed, or declares more than {_MOST_BYTES} bytes")
 
 
 def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
@@ -56,6 +71,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
         if not path.exists():
             continue
         try:
+            check_archive(path)
             with zipfile.ZipFile(path) as archive:
                 broken = archive.testzip()
             if broken is not None:

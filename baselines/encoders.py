@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from threedident.baselines.checkpoints import write_tensors
+from threedident.baselines.checkpoints import check_archive, write_tensors
 from threedident.datasets.dataset import Normalize
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.files import replacing
@@ -31,7 +31,6 @@ ARCHITECTURES = ("resnet18", "resnet34", "resnet50")
 
 _SLOPE = 0.01  # of LeakyReLU below 0
 _WIDTHS = (10, 50, 50, 50, 50, 10)  # of the MLP's hidden layers, in units of n
-_MOST_BYTES = 1 << 32
 _LARGEST = 100_000  # codes or inputs
 
 
@@ -387,7 +386,12 @@ def read_encoder(path: Path) -> tuple[ImageEncoder | VectorEncoder, dict[str, An
     Raises:
         DatasetError: there is no such file, or it is damaged or another kind of file.
     """
-    _check_archive(path)
+    try:
+        check_archive(path)
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise DatasetError(f"{path} is no encoder of this toolkit: {error}") from error
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler's, the archive's and torch's own
@@ -403,7 +407,7 @@ def read_encoder(path: Path) -> tuple[ImageEncoder | VectorEncoder, dict[str, An
     state, about = content.get("state"), content.get("about")
     if not isinstance(about, dict):
         raise DatasetError(f"{path} is damaged: it lacks `about`")
-    if not isinstance(state, dict) or not all(isinstance(v, torch.Tensor) for v in state.values()):
+    if not isinstance(state, dict) or not all(map(_is_weight, state.items())):
         raise DatasetError(f"{path} is damaged: its weights are no tensors by name")
     try:
         with torch.device("meta"):  # nothing is allocated for what a file only declares
@@ -420,18 +424,8 @@ def read_encoder(path: Path) -> tuple[ImageEncoder | VectorEncoder, dict[str, An
     return encoder.eval(), about
 
 
-def _check_archive(path: Path) -> None:
-    """Refuses what unfolds to more than it holds, before any of it is read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise DatasetError(f"{path} is no encoder of this toolkit: {error}") from error
-    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-    if not stored or sum(entry.file_size for entry in entries) > _MOST_BYTES:
-        raise DatasetError(
-            f"{path} is no encoder of this toolkit: it is compressed, or declares more than "
-            f"{_MOST_BYTES} bytes"
-        )
+def _is_weight(item: tuple[Any, Any]) -> bool:
+    """Whether it is a name and a tensor that holds its numbers one by one."""
+    name, value = item
+    plain = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return isinstance(name, str) and plain and value.device.type == "cpu"

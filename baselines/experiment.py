@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from threedident.distributions import Distribution, PairProcess, Uniform, parse_distribution
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
+from threedident.files import read_toml
 from threedident.spaces import Box, Space, Sphere, parse_space, space_as_dict
 
 OBSERVATIONS = ("synthetic", "images")
@@ -264,28 +265,19 @@ def load_experiment(name: str | Path) -> Experiment:
     Raises:
         UsageError: an unknown name, or a file that is missing or does not fit.
     """
-    text, source = str(name), f"preset {name}"
-    try:
-        if text.endswith(".toml"):
-            source, content = f"experiment {name}", Path(name).read_text("utf-8")
-        elif text in experiment_names():
-            folder = resources.files("threedident.baselines.presets")
-            content = (folder / f"{text}.toml").read_text("utf-8")
-        else:
-            near = difflib.get_close_matches(text, experiment_names(), 3)
-            raise UsageError(
-                f"unknown experiment {text!r:.100}: expected the path of a .toml file, or a preset"
-                + (f", such as {' or '.join(near)}" if near else "")
-                + "; `3dident train --list` prints them all"
-            )
-        plain = tomllib.loads(content)
-    except FileNotFoundError:
-        raise UsageError(f"cannot read {source}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {source}: {error}") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{source}: not valid TOML ({error})") from error
-    return parse_experiment(plain, source, Path(text).stem if text.endswith(".toml") else text)
+    text = str(name)
+    if text.endswith(".toml"):
+        source, path = f"experiment {name}", Path(name)
+    elif text in experiment_names():
+        source, path = f"preset {name}", Path(__file__).with_name("presets") / f"{text}.toml"
+    else:
+        near = difflib.get_close_matches(text, experiment_names(), 3)
+        raise UsageError(
+            f"unknown experiment {text!r:.100}: expected the path of a .toml file, or a preset"
+            + (f", such as {' or '.join(near)}" if near else "")
+            + "; `3dident train --list` prints them all"
+        )
+    return parse_experiment(read_toml(path, source), source, path.stem)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -301,7 +293,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, None
     try:
         return name, tomllib.loads(f"value = {value}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError, KeyError):
+    except (ValueError, RecursionError, KeyError):
         return name, value
 
 
@@ -341,7 +333,7 @@ def _section(kind: Any, title: str, values: Any) -> Any:
             raise UsageError(f"unknown field {title}.{key}: expected some of {', '.join(expected)}")
         try:
             found[key] = _value(expected[key], value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise UsageError(f"{title}.{key}: {error}") from error
     return kind(**found)
 

@@ -76,11 +76,14 @@ def read_records(folder: Path) -> list[dict[str, str]]:
     path = folder / METRICS
     if not path.exists():
         return []
-    with path.open(newline="") as file:
-        text = file.read()
-    whole = text[: text.rfind("\n") + 1]
-    reader = csv.DictReader(whole.splitlines(keepends=True))
-    rows = list(reader)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            text = file.read()
+        whole = text[: text.rfind("\n") + 1]
+        reader = csv.DictReader(whole.splitlines(keepends=True))
+        rows = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DatasetError(f"cannot read {path}: {error}") from error
     numbered = all((row["step"] or "").isdigit() for row in rows if "step" in row)
     if tuple(reader.fieldnames or ()) != COLUMNS or not numbered:
         raise DatasetError(f"{path} is damaged, or has other columns than this toolkit writes")

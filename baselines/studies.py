@@ -61,10 +61,12 @@ _SMOKE = {
 }
 _SMOKE_SYNTHETIC = {**_SMOKE, "data.mixing_trials": 200}
 _CPU_SYNTHETIC = {
-    "training.steps": 5000,
+    "encoder.whiten": True,  # without it bfloat16 cannot tell the first codes apart
+    "training.steps": 6000,
     "training.batch_size": 512,
-    "training.lr": 1e-3,
+    "training.lr": 2e-3,
     "training.schedule": "cosine",
+    "training.precision": "bf16-mixed",
     "training.score_every": 500,
 }
 _CPU_ANISOTROPIC = {
@@ -93,6 +95,8 @@ SCALES: Mapping[str, Scale] = {
             },
             # About what the true latents would want: learned bounds have no time to get there.
             "synthetic-box": {"encoder.size": 5.0},
+            # Of tau = 1 on the unit sphere little more than noise is left in small batches.
+            "synthetic-sphere": {"training.lr": 3e-4, "training.batch_size": 2048},
             "images-box": {"encoder.size": 4.0},
         },
         1,

@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 
 from threedident.baselines.experiment import Experiment, load_experiment, parse_experiment
-from threedident.errors import DatasetError, MissingExtraError, TrainingError, UsageError
+from threedident.errors import (
+    DatasetError,
+    MissingExtraError,
+    ThreeDIdentError,
+    TrainingError,
+    UsageError,
+)
 from threedident.evaluate.metrics import linear_r2, mcc
 from threedident.files import remove_leftovers, replacing, write_json
 from threedident.progress import Progress
@@ -106,7 +112,8 @@ def train(
         out: the run directory.
         data: images to train on; None for synthetic observations.
         test: images to score on; None: those of `data`.
-        devices: how many; the batch is shared between them, and so are negatives.
+        devices: how many; the batch is shared between them, and so are negatives. Under
+            torchrun: as many as it has started processes, on all nodes.
         accelerator: auto, cpu or cuda, as Lightning Fabric names them.
         threads: of torch in this process; None: torch's choice.
         quiet: whether progress is left out.
@@ -120,6 +127,8 @@ def train(
         TrainingError: the loss is not finite.
     """
     training = experiment.training
+    started = processes_started()
+    devices = started or devices
     parts = devices * training.accumulate
     if devices < 1 or training.batch_size % parts:
         raise UsageError(
@@ -128,21 +137,34 @@ def train(
         )
     if experiment.data.observations == "synthetic":
         refuse_images(experiment, data, test)
-    with only_one(out):
+    first = is_first_process()
+    with only_one(out) if first else contextlib.nullcontext():
         finished = check(experiment, out, data)
         if finished is not None:
-            if not quiet:
+            if not quiet and first:
                 Progress.print(f"{out} is finished already")
             return finished
         fabric = _make_fabric(experiment, devices, accelerator)
         rest = (experiment.as_dict(), str(out), data, test, quiet, threads)
-        if devices > 1:
+        if started:
+            fabric.launch(_enter, *rest)  # type: ignore[arg-type]
+        elif devices > 1:
             # What does not fit is better said by one process than by many.
             make_problem(experiment, data=data, test=test, batch_size=1, device=torch.device("cpu"))
             _launch(fabric, *rest)
         else:
             _enter(fabric, *rest)
         return read_result(out)
+
+
+def processes_started() -> int:
+    """How many processes torchrun has started, on all nodes; 0 without it."""
+    return int(os.environ["WORLD_SIZE"]) if dist.is_torchelastic_launched() else 0
+
+
+def is_first_process() -> bool:
+    """Whether this process speaks for the training; only torchrun starts others."""
+    return not processes_started() or os.environ["RANK"] == "0"
 
 
 def _make_fabric(experiment: Experiment, devices: int, accelerator: str) -> Fabric:
@@ -152,11 +174,15 @@ def _make_fabric(experiment: Experiment, devices: int, accelerator: str) -> Fabr
         raise UsageError(f"unknown device {accelerator!r}: expected one of {', '.join(DEVICES)}")
     if accelerator == "cuda" and not torch.cuda.is_available():
         raise UsageError("torch finds no CUDA device here: leave out --device, or use cpu")
+    strategy, nodes = "ddp_spawn" if devices > 1 else "auto", 1
+    if processes_started():
+        strategy, nodes = "ddp", devices // int(os.environ["LOCAL_WORLD_SIZE"])
     try:
         fabric = Fabric(
             accelerator=accelerator,
-            devices=devices,
-            strategy="ddp_spawn" if devices > 1 else "auto",
+            devices=devices // nodes,
+            num_nodes=nodes,
+            strategy=strategy,
             precision=precision,  # type: ignore[arg-type]
         )
     except Exception as error:  # Lightning's own kinds, and ValueError
@@ -348,7 +374,18 @@ class _Run:
         self.at_latents: AtLatents | None = None
         self.scores: dict[str, float] = {}
         if state is not None:
-            self._restore(state)
+            try:
+                self._restore(state)
+            except (
+                *(KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError),
+            ) as error:
+                if isinstance(error, ThreeDIdentError):
+                    raise
+                raise DatasetError(
+                    f"the checkpoint in {out} does not fit its experiment "
+                    f"({type(error).__name__}: {' '.join(str(error).split()):.300}). Remove "
+                    f"{out} to start anew"
+                ) from error
 
     # Checkpoints
 
@@ -379,13 +416,37 @@ class _Run:
         for key, before in zip(("latents", "test_latents"), state["data"], strict=True):
             refuse_other_data(self.out, before, self.problem.about.get(key))
         self.step, self.seconds = state["step"], state["seconds"]
+        if type(self.step) is not int or self.step < 0 or type(self.seconds) is not float:
+            raise TypeError(f"step {self.step!r:.100} after {self.seconds!r:.100} s")
         self.encoder.load_state_dict(state["encoder"])
         self.objective.load_state_dict(state["objective"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._restore_optimizer(state["optimizer"]["state"])
         self.fabric._precision.load_state_dict(state["precision"])
         torch.random.set_rng_state(state["random"])
-        self.at_latents = AtLatents(**state["at_latents"]) if state["at_latents"] else None
-        self.scores = state["scores"]
+        if state["at_latents"]:
+            at = self.at_latents = AtLatents(**state["at_latents"])
+            for value in (at.loss, at.scale or 0.0, at.tau or 0.0, *np.ravel(at.Lambda or [])):
+                if not isinstance(value, float):
+                    raise TypeError(f"at_latents are {at!r:.200}")
+        self.scores = dict(state["scores"])
+        numbers = all(isinstance(value, float) for value in self.scores.values())
+        if not numbers or (self.scores and not {"linear_r2", "mcc"} <= set(self.scores)):
+            raise TypeError(f"scores are {self.scores!r:.200}")
+
+    def _restore_optimizer(self, moments: dict[int, Any]) -> None:
+        """Takes Adam's moments; all else of it is the experiment's."""
+        own = self.optimizer.state_dict()
+        self.optimizer.load_state_dict({**own, "state": moments})
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                there = self.optimizer.state.get(parameter)
+                if there is None:  # of an objective without use for it
+                    continue
+                shape = parameter.shape
+                for name, expected in {"step": (), "exp_avg": shape, "exp_avg_sq": shape}.items():
+                    value = there[name]
+                    if value.shape != expected or not value.is_floating_point():
+                        raise TypeError(f"{name} is {value!r:.100}, expected shape {expected}")
 
     # Training
 
@@ -660,6 +721,19 @@ def _agreed(fabric: Fabric, stop: list[int]) -> bool:
     return bool(together > 0)
 
 
+def _refuse_other_step(run: _Run) -> None:
+    """Raises a TrainingError where another process has not found the same checkpoint."""
+    if run.fabric.world_size == 1:
+        return
+    here = torch.tensor(float(run.step), device=run.fabric.device)
+    mean = run.fabric.all_reduce(here.clone(), reduce_op="mean")
+    if mean != here:
+        raise TrainingError(
+            f"the processes do not find the same checkpoint in {run.out} (here: step {run.step}): "
+            "the run's directory must lie on a disk that all nodes share"
+        )
+
+
 def _run(
     fabric: Fabric,
     experiment: Experiment,
@@ -671,6 +745,7 @@ def _run(
     """A process's whole training."""
     training = experiment.training
     run = _Run(fabric, experiment, out, data, test)
+    _refuse_other_step(run)
     first_process = fabric.is_global_zero
     if first_process:
         remove_leftovers(out)

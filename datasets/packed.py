@@ -17,10 +17,12 @@ from threedident.progress import Progress
 from threedident.shards import (
     check_arrays,
     open_hdf5,
+    read_attributes,
     read_shard,
     require_complete,
     safe_array,
     storage_options,
+    write_text,
 )
 from threedident.store import STATS, DatasetDir, Manifest, parse_manifest
 
@@ -79,10 +81,10 @@ def pack(dataset: DatasetDir, out: Path, *, compression: str | None = None) -> i
             file["latents"][window] = shard.latents
             file["index"][window] = np.array(interval.indices)
             progress.advance(interval.count)
-        file.attrs["format"] = FORMAT
+        write_text(file, "format", FORMAT)
         file.attrs["format_version"] = FORMAT_VERSION
-        file.attrs["manifest"] = json.dumps(manifest.as_dict())
-        file.attrs[STATS] = json.dumps(dataset.compute_stats())
+        write_text(file, "manifest", json.dumps(manifest.as_dict()))
+        write_text(file, STATS, json.dumps(dataset.compute_stats()))
     return total
 
 
@@ -93,13 +95,14 @@ def read_header(path: Path) -> tuple[Manifest, Float32, Float32, dict[str, Any] 
         DatasetError: it is not one, or it is damaged.
     """
     with open_hdf5(path) as file:
-        if file.attrs.get("format") != FORMAT or file.attrs.get("format_version") != FORMAT_VERSION:
+        said = read_attributes(file)
+        if said.get("format") != FORMAT or said.get("format_version") != FORMAT_VERSION:
             raise DatasetError(
                 f"{path} is not a dataset packed by `3dident pack` (format {FORMAT_VERSION})"
             )
         try:
-            manifest = parse_manifest(json.loads(file.attrs["manifest"]), path)
-            stats = json.loads(file.attrs[STATS]) if STATS in file.attrs else None
+            manifest = parse_manifest(json.loads(said["manifest"]), path)
+            stats = json.loads(said[STATS]) if STATS in said else None
         except json.JSONDecodeError as error:
             raise DatasetError(
                 f"{path} is damaged: its manifest or statistics are not JSON: {error}"

@@ -1,1 +1,1 @@
-"""Scoring encoders. Empty so far."""
+"""Scoring encoders: metrics, submissions, reports and a leaderboard."""

@@ -261,7 +261,7 @@ def read_run(folder: Path) -> Run:
     _read_report(folder / REPORT)
     try:
         declared = tomllib.loads(_read_text(folder / MANIFEST, _LARGEST_NOTE))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{folder / MANIFEST} is not TOML: {error}") from error
     if declared != {key: value for key, value in manifest.items() if value is not None}:
         raise UsageError(f"{folder / MANIFEST} is not the manifest in {SCORES}")

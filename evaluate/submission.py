@@ -117,7 +117,7 @@ def _refuse_checkpoint(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
         names = ["/data.pkl"]
     inner = {name.split("/", 1)[-1] for name in names}
     if path.suffix != _EXPORTED and not any(name.startswith("code/") for name in inner):

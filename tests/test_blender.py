@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import references
 from PIL import Image
+from wholes import scene, wholes
 
 from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
@@ -47,9 +48,10 @@ def test_draft_shows_the_same_scene():
 
 
 def test_reference_keeps_50_db():
-    raw, images = references("published")
-    (found,) = render_all(PRESET.to_scene(raw)[3:], quality="reference", threads=2)
-    assert psnr(found, images[3]) > 50
+    preset, raw = scene("teapot", "rubber")
+    found = render_all(preset.to_scene(raw), quality="reference", resolution=48)
+    expected = wholes("teapot", "rubber")
+    assert min(psnr(a, b) for a, b in zip(found, expected, strict=True)) > 50
 
 
 @pytest.mark.parametrize("quality", ["draft", "standard", Whole(4)])
@@ -69,11 +71,10 @@ def test_pixels_do_not_depend_on_threads_or_on_what_was_rendered_before(quality)
 def test_layers_are_the_whole_image(material):
     # Without the layers' approximations (few samples, a coarse ground), taking the image
     # apart must change nothing but noise.
-    preset = PRESET.changed(material=material)
-    latents = preset.to_scene(sample_raw_latents([1, 4], seed=0, split="test"))
+    preset, raw = scene("teapot", material)
     fine = Layered((64, 64, 256), (64, 64, 64), coarseness=1)
-    layered = render_all(latents, preset, fine, resolution=48)
-    whole = render_all(latents, preset, Whole(2048, light_tree=True), resolution=48)
+    layered = render_all(preset.to_scene(raw), preset, fine, resolution=48)
+    whole = wholes("teapot", material)
     # The metal's narrow highlight is found by sampling the lights alone: it stays noisy.
     bound = 38 if material == "metal" else 44
     assert min(psnr(a, b) for a, b in zip(layered, whole, strict=True)) > bound

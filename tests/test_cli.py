@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import command
 from PIL import Image
 
 import threedident
@@ -57,7 +58,9 @@ def test_every_command_explains_itself(cli):
     for name in main.commands:
         assert name in listed
         assert len(cli(name, "--help").stdout) > 120
-    assert cli("--version").stdout.strip().endswith("0.1.0")
+    for words in (command(), [sys.executable, "-m", "threedident"]):
+        done = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True)
+        assert done.stdout.strip().endswith("0.1.0")
     assert "No such command" in cli("rendr", code=2).stderr
 
 

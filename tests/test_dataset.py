@@ -245,14 +245,14 @@ def test_a_cache_that_does_not_fit(forms):
 # --- processes and threads
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_worker_processes_read_the_same(forms, truth, context):
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
+def test_worker_processes_read_the_same(forms, truth, context, workers):
     sets = [ThreeDIdent(forms[form]) for form in FORMS]
     sets.append(ThreeDIdent(forms["published"], cache="ram"))
     for each in sets:
         each.images([0, 11])  # a fork takes over what is open
     together = data.ConcatDataset(sets)
-    loader = data.DataLoader(together, 7, num_workers=2, multiprocessing_context=context)
+    loader = data.DataLoader(together, 7, num_workers=workers, multiprocessing_context=context)
     images, latents = (torch.cat(parts) for parts in zip(*loader, strict=True))
     assert np.array_equal(pixels_of(images), np.concatenate(len(sets) * [truth["images"]]))
     assert np.array_equal(latents, np.concatenate(len(sets) * [truth["raw_latents"]]))

@@ -7,7 +7,6 @@ import json
 import math
 import shutil
 import statistics
-import subprocess
 import tomllib
 
 import numpy as np
@@ -25,7 +24,7 @@ from boards import (
     written,
 )
 from click.testing import CliRunner
-from conftest import command
+from conftest import run_command
 
 from threedident.cli import main
 from threedident.datasets.dataset import ThreeDIdent
@@ -553,13 +552,12 @@ def test_commands_that_do_not_fit(filled, words, message):
 
 # Entries, scored again.
 
-SMALL = ("--engine", "direct", "--quality", "draft", "--resolution", "16", "--workers", "2")
+SMALL = ("--engine", "direct", "--quality", "draft", "--resolution", "16", "--workers", "1")
 CUBE = ("--shape", "cube")
 
 
 def render(root, name, *options):
-    words = [*command(), "render", *SMALL, "--out", str(root / name), *options]
-    subprocess.run(words, check=True, capture_output=True)
+    run_command("render", *SMALL, "--out", root / name, *options)
     return root / name
 
 

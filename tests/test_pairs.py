@@ -11,8 +11,6 @@ import multiprocessing as mp
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -23,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from conftest import command
+from conftest import run_command
 from made import in_a_fork, same, wait_for
 from PIL import Image
 from scipy import stats
@@ -328,8 +326,11 @@ def test_a_forked_process_can_search(tmp_path, index):
     options = {"index": kind, "path": tmp_path / "kept.faiss" if mapped else None}
     for _ in range(2 if mapped else 1):
         matcher = LatentMatcher(latents, **options)
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(2)
     expected = matcher.nearest(points)[1]
     in_a_fork(search_again, matcher, points, expected)
+    faiss.omp_set_num_threads(before)
 
 
 # --- resampling
@@ -613,8 +614,8 @@ def test_threads_give_the_same_batches(dataset, threads):
                 assert same(batch, pairs.batch(epoch, number))
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_worker_processes_give_the_same_batches(dataset, context, capfd):
+@pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
+def test_worker_processes_give_the_same_batches(dataset, context, workers, capfd):
     ways = both_ways(dataset, batches=3)
     ways.append(both_ways(dataset, batches=3, index="ivf")[0])
     kept = list(dataset.root.glob("matcher-*.faiss"))
@@ -624,7 +625,7 @@ def test_worker_processes_give_the_same_batches(dataset, context, capfd):
     loader = data.DataLoader(
         data.ConcatDataset(ways),
         batch_size=None,
-        num_workers=2,
+        num_workers=workers,
         multiprocessing_context=context,
         persistent_workers=True,
     )
@@ -700,7 +701,7 @@ def test_a_matcher_of_ones_own(dataset):
 
 def test_where_an_index_is_kept(tmp_path, capfd):
     made.make(tmp_path / "d", 60)
-    subprocess.run([*command(), "pack", "d", "--out", "all.h5"], check=True, capture_output=True)
+    run_command("pack", "d", "--out", "all.h5")
     for name in ("d", "all.h5"):
         for factors in (None, "position", "hue"):
             some = ThreeDIdent(tmp_path / name, factors=factors)
@@ -938,7 +939,7 @@ def rendered(tmp_path_factory):
     root = tmp_path_factory.mktemp("rendered") / "pairs"
     words = ["render", "--pairs", "--conditional", "normal", "--sigma", 0.1, *ENGINE, "--n", 20]
     words += ["--workers", 1, "--out", root]
-    subprocess.run([*command(), *map(str, words)], check=True, capture_output=True)
+    run_command(*words)
     return root
 
 
@@ -1234,29 +1235,26 @@ def test_an_engine_that_cannot_be_made_says_so(tmp_path):
             pairs.batch(0, 0)
 
 
-PARENT = """
-from threedident.datasets import Normal, RenderedPairs
-
-if __name__ == "__main__":
-    options = {"resolution": 16, "quality": "draft", "batch_size": 24, "workers": 2}
-    pairs = RenderedPairs(None, Normal(0.1), **options)
+def render_on(pipe):
+    """Renders pairs until it is killed; sends the numbers of its processes."""
+    pairs = on_demand(batch_size=24, workers=2)
     pairs.batch(0, 0)
-    print(*pairs._executor._processes, flush=True)
-    for batch in pairs.loader():
+    pipe.send(list(pairs._executor._processes))
+    for _ in pairs.loader():
         pass
-"""
+    time.sleep(600)
 
 
-def test_render_processes_end_with_their_parent(tmp_path):
-    (tmp_path / "parent.py").write_text(PARENT)
-    process = subprocess.Popen(
-        [sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, text=True
-    )
-    pids = [int(word) for word in process.stdout.readline().split()]
+def test_render_processes_end_with_their_parent():
+    context = mp.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=render_on, args=(theirs,))
+    process.start()
+    assert ours.poll(120)
+    pids = ours.recv()
     assert len(alive(pids)) == 2
     process.kill()
-    process.wait()
-    process.stdout.close()
+    process.join()
     wait_until_gone(pids)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from conftest import command
+from conftest import run_command
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -251,7 +251,7 @@ def dataset(tmp_path_factory) -> Path:
     """Six pairs in shards of five images. Read it; to change it, take a copy."""
     root = tmp_path_factory.mktemp("pairs") / "dataset"
     words = ("render", "--pairs", *LAPLACE, "--n", 6, "--shard-size", 5, "--out", root, *SMALL)
-    subprocess.run([*command(), *map(str, words)], check=True, capture_output=True)
+    run_command(*words)
     return root
 
 

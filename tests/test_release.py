@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 
 import numpy as np
 import pytest
-from conftest import command
+from conftest import run_command
 from PIL import Image
 
 from threedident.datasets import published
@@ -23,12 +22,9 @@ PRESETS = [load_preset("3dident"), load_preset("3dident-wrapped")]
 
 def make(root, name, *options):
     """A published layout of eight images, rendered with a preset."""
-    render = ["render", "--engine", "direct", "--resolution", "48", "--workers", "1", *options]
-    for words in (
-        [*render, "--out", f"{name}-shards"],
-        ["convert", f"{name}-shards", "--to", "published", "--out", name],
-    ):
-        subprocess.run([*command(), *words], cwd=root, check=True, capture_output=True)
+    small = ("--engine", "direct", "--resolution", 48, "--workers", 1)
+    run_command("render", *small, *options, "--out", root / f"{name}-shards")
+    run_command("convert", root / f"{name}-shards", "--to", "published", "--out", root / name)
     return root / name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing as mp
 import os
 import re
 import shutil
@@ -128,28 +129,31 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
 
 
+def command_of_its_own(words: list[str], said: Path) -> None:
+    """The command in a session of its own, what it says on standard error in a file."""
+    os.setsid()
+    with said.open("w") as sys.stderr:
+        os.dup2(sys.stderr.fileno(), 2)
+        main(words)
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 def test_ctrl_c_saves_a_checkpoint(tmp_path: Path, devices: int) -> None:
-    command = [sys.executable, "-m", "threedident", "train", "aninfonce", "--device", "cpu"]
-    command += ["--devices", str(devices), "--threads", "1"]
     changes = {**SMALL, "training.steps": 100_000, "training.checkpoint_every": 100_000}
-    settings = [f"--set={k}={v}" for k, v in changes.items()]
-    out = tmp_path / "run"
-    process = subprocess.Popen(
-        [*command, "--out", str(out), *settings],
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + 60
+    out, said = tmp_path / "run", tmp_path / "said"
+    words = ["train", "aninfonce", "--out", str(out), "--device", "cpu", "--threads", "1"]
+    words += ["--devices", str(devices), *(f"--set={k}={v}" for k, v in changes.items())]
+    # A fork has loaded torch already.
+    process = mp.get_context("fork").Process(target=command_of_its_own, args=(words, said))
+    process.start()
+    deadline = time.monotonic() + 120
     while not (out / "metrics.csv").exists() or len(rows(out)) < 3:
-        assert process.poll() is None and time.monotonic() < deadline
+        assert process.is_alive() and time.monotonic() < deadline, said.read_text()
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: all of its processes
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in said
+    process.join(60)
+    assert process.exitcode == 130
+    assert "Traceback" not in said.read_text()
     state, _ = checkpoints.load_checkpoint(out)
     assert state is not None and state["step"] >= 3
 
@@ -210,21 +214,30 @@ def test_accumulated_parts_have_their_own_negatives(tmp_path: Path) -> None:
         small(training__accumulate=3)
 
 
-def test_two_processes_share_batch_and_negatives(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["devices", "torchrun"])
+def test_two_processes_share_batch_and_negatives(
+    tmp_path: Path, by: str, cli: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The losses of two processes are those of one with their batches together."""
     out = tmp_path / "two"
-    command = [sys.executable, "-m", "threedident", "train", "aninfonce", "--device", "cpu"]
     changes = {**SMALL, "training.steps": 3, "training.lr": 0.01, "training.log_every": 1}
-    settings = [f"--set={k}={v}" for k, v in changes.items()]
-    done = subprocess.run(
-        [*command, "--devices", "2", "--threads", "1", "--out", str(out), *settings],
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["train", "aninfonce", "--device", "cpu", "--threads", "1", "--out", str(out)]
+    words += [f"--set={k}={v}" for k, v in changes.items()]
+    if by == "devices":
+        said = cli(*words, "--devices", 2).stdout + capfd.readouterr().out
+    else:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        done = subprocess.run(
+            [*torchrun, "--nproc-per-node", "2", "-m", "threedident", *words],
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    assert said.count("linear_r2: ") == 1
     experiment = small(training__steps=3, training__lr=0.01)
     fabric = training.Fabric(accelerator="cpu", devices=1)
     alone = training._Run(fabric, experiment, tmp_path / "one", None, None)
@@ -283,11 +296,11 @@ def test_an_interrupted_run_on_images_ends_as_if_it_had_not_been(
 ) -> None:
     """Batch normalisation's statistics and the place in the data are kept as well."""
     experiment = of_images(
-        "table4-box", training__steps=7, training__checkpoint_every=2, training__batch_size=32
+        "table4-box", training__steps=4, training__checkpoint_every=2, training__batch_size=32
     )
     run(experiment, tmp_path / "whole", data=images, test=images)
     with monkeypatch.context() as patched:
-        before_step(patched, 5, dies)
+        before_step(patched, 3, dies)
         with pytest.raises(RuntimeError, match="killed"):
             run(experiment, tmp_path / "parts", data=images, test=images)
     training.resume(tmp_path / "parts", quiet=True, accelerator="cpu")

@@ -84,6 +84,17 @@ def test_workers_are_replaced_after_a_number_of_images(tmp_path, monkeypatch):
     assert starts == [0, 0, 0]
 
 
+def test_kept_workers_render_run_after_run(tmp_path):
+    options = {"workers": 1, "images_per_worker": 25, "factory": faulty.FaultyEngine}
+    with WorkerPool(SETTINGS, log_dir=tmp_path, keep=True, **options) as pool:
+        for starts in (1, 1, 2):  # the third run needs a fresh one
+            done = list(pool.run(tasks({}, 10), 10))
+            assert [result.index for result in done] == list(range(10))
+            assert len(pool.starts) == starts
+        os.kill(pool._workers[0].process.pid, signal.SIGKILL)
+        assert len(list(pool.run(tasks({}, 10), 10))) == 10
+
+
 def test_a_worker_killed_from_outside(tmp_path):
     with WorkerPool(SETTINGS, workers=2, log_dir=tmp_path, factory=faulty.FaultyEngine) as pool:
         seen, killed = set(), 0

@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.errors import DatasetError
+from threedident.errors import DatasetError, UsageError
+
+#: Bytes. What Python's parser needs grows with the square of the size.
+LARGEST_TOML = 20_000
 
 _TEMPORARY = ".tmp-"
 #: What file systems without hard links answer.
@@ -121,6 +124,32 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         raise ValueError(f"{path}: not a .npy array ({error})") from error
 
 
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The content of a small TOML file.
+
+    Args:
+        path: the file.
+        what: what an error calls it.
+
+    Raises:
+        UsageError: it cannot be read, is not TOML, or is too large.
+    """
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST_TOML + 1)
+        if len(content) > LARGEST_TOML:
+            raise ValueError(f"it is larger than {LARGEST_TOML} bytes")
+        return tomllib.loads(content.decode("utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"cannot read {what}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {what}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # also of numbers of many digits
+        raise UsageError(f"{what}: not valid TOML ({error})") from error
+
+
 def write_json(path: Path, data: Any) -> None:
     """Writes JSON, replacing the file in one step.
 
@@ -173,5 +202,5 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, RecursionError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # also of numbers of many digits
         raise DatasetError(f"cannot read {path}: {error}") from error

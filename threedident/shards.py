@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -37,6 +38,7 @@ ARRAYS = ("images", "raw_latents", "latents", "index")
 _NAME = re.compile(r"shard-(\d{8,})-(\d{5,})\.h5")
 _CHECKSUM = "sha256_"
 _GZIP_LEVEL = 4
+_LARGEST_CHUNK = 1 << 24  # bytes that are unpacked to read an image
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -229,14 +231,14 @@ def write_shard(
     with h5py.File(content, "w", libver="v110") as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array, **storage_options(name, array.shape, compression))
-            file.attrs[_CHECKSUM + name] = checksum(array)
-        file.attrs["format"] = FORMAT
+            write_text(file, _CHECKSUM + name, checksum(array))
+        write_text(file, "format", FORMAT)
         file.attrs["format_version"] = FORMAT_VERSION
         file.attrs["first"] = interval.first
         file.attrs["count"] = interval.count
-        file.attrs["fingerprint"] = fingerprint
+        write_text(file, "fingerprint", fingerprint)
         for name, text in provenance.items():
-            file.attrs[name] = text
+            write_text(file, name, text)
         for field in dataclasses.fields(sums):
             file.attrs[f"sum_{field.name}"] = getattr(sums, field.name)
     with replacing(path) as temporary:
@@ -274,10 +276,32 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     try:
         with h5py.File(path, "r", locking=False) as file:
             yield file
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+    except (
+        *(OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError),
+    ) as error:
         if isinstance(error, ThreeDIdentError):
             raise
         raise DatasetError(f"{path} is not a readable file of this toolkit: {error}") from error
+
+
+def write_text(file: Any, name: str, text: str) -> None:
+    """Writes an attribute of fixed length, which lies in the file's header.
+
+    HDF5 looks at the header's checksum. Strings of free length lie elsewhere, without one, and a
+    flipped bit there can keep HDF5 busy for ever.
+    """
+    content = text.encode()
+    kind = h5py.string_dtype("utf-8", max(1, len(content)))
+    file.attrs.create(name, np.array(content, kind), dtype=kind)
+
+
+def read_attributes(file: Any) -> dict[str, Any]:
+    """A file's attributes, strings as str.
+
+    Raises:
+        UnicodeDecodeError: one is not UTF-8.
+    """
+    return {k: v.decode() if isinstance(v, bytes) else v for k, v in file.attrs.items()}
 
 
 def safe_array(file: Any, name: str, path: Path) -> Any:
@@ -325,6 +349,12 @@ def check_arrays(file: Any, path: Path, count: int, resolution: int) -> None:
             raise DatasetError(
                 f"{path}: {name} is {array.dtype} {array.shape}, expected {np.dtype(dtype)} {shape}"
             )
+        chunk = math.prod(array.chunks or ()) * array.dtype.itemsize
+        if chunk > max(_LARGEST_CHUNK, array.nbytes // max(count, 1)):
+            raise DatasetError(
+                f"{path}: {name} is stored in chunks of {array.chunks}: at most {_LARGEST_CHUNK} "
+                "bytes, or one image, are unpacked at once"
+            )
         # All but the images is read at once: no more than the file holds.
         if name != "images" and array.id.get_storage_size() < array.nbytes:
             raise DatasetError(f"{path}: {name} is not stored plainly and in full")
@@ -360,7 +390,7 @@ def read_shard(path: Path, *, resolution: int, fingerprint: str | None = None) -
     if interval is None:
         raise DatasetError(f"{path} is not named like a shard")
     with open_hdf5(path) as file:
-        attributes = dict(file.attrs)
+        attributes = read_attributes(file)
         if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
             raise DatasetError(f"{path} is not a shard of format version {FORMAT_VERSION}")
         if fingerprint is not None and attributes.get("fingerprint") != fingerprint:
@@ -385,12 +415,19 @@ def read_sums(path: Path) -> ImageSums:
         DatasetError: the file or an attribute is unreadable.
     """
     with open_hdf5(path) as file:
-        return _read_sums(dict(file.attrs))
+        return _read_sums(read_attributes(file))
 
 
 def _read_sums(attributes: Mapping[str, Any]) -> ImageSums:
-    values = {f.name: attributes[f"sum_{f.name}"] for f in dataclasses.fields(ImageSums)}
-    for name in ("count", "pixels", "whole"):
-        values[name] = int(values[name])
-    values["in_frame"] = float(values["in_frame"])
-    return ImageSums(**values)
+    values: dict[str, Any] = {}
+    for name, empty in vars(ImageSums()).items():
+        value, expected = np.asarray(attributes[f"sum_{name}"]), np.asarray(empty)
+        if value.shape != expected.shape or value.dtype.kind != expected.dtype.kind:
+            raise ValueError(f"sum_{name} is {value.dtype} {value.shape}")
+        values[name] = value if value.ndim else value.item()
+    sums = ImageSums(**values)
+    limits = (255.0 * sums.pixels, 255.0**2 * sums.pixels, 255.0 * sums.count)
+    for sum_, limit in zip((sums.total, sums.squares, sums.deviations), limits, strict=True):
+        if not (limit > 0 and (sum_ >= 0).all() and (sum_ <= limit).all()):
+            raise ValueError(f"there are no images with such sums: {sums}")
+    return sums

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.distributions import PairProcess, parse_distribution
-from threedident.errors import DatasetError, UsageError
+from threedident.errors import DatasetError
 from threedident.factors import FACTORS
 from threedident.files import (
     create_json,
@@ -194,20 +195,43 @@ def parse_manifest(data: Any, path: Path) -> Manifest:
             about=data["about_preset"],
         )
         manifest.as_dict()
-        for key in ("seed", "split", "latents"):
-            manifest.settings[key]
+        _check_latents(manifest.settings)
         for key in ("name", "version", "device", "quality"):
             manifest.engine[key]
+        if manifest.preset is not None:
+            manifest.engine["recipe"]
         manifest.pair_process  # noqa: B018  # complains
         fits = manifest.fingerprint == data["fingerprint"]
         fits = fits and manifest.shard_size > 0 and manifest.resolution > 0
     except (
-        *(KeyError, TypeError, ValueError, AttributeError, OverflowError, UsageError),
+        *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
     ) as error:
         raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error}") from error
     if not fits:
         raise DatasetError(f"{path} is damaged: its settings do not match its fingerprint")
     return manifest
+
+
+def _check_latents(settings: Mapping[str, Any]) -> None:
+    """Checks what a manifest says of its latents.
+
+    Raises:
+        KeyError, TypeError, ValueError: a field is missing or does not fit.
+    """
+    source, seed, split = settings["latents"], settings["seed"], settings["split"]
+    kind = source["source"]
+    if kind not in ("seed", "pairs", "file", "imported"):
+        raise ValueError(f"latents come from {kind!r:.100}")
+    if kind in ("seed", "pairs"):
+        if type(seed) is not int:
+            raise TypeError(f"the seed is {seed!r:.100}")
+        sample_raw_latents((), seed=seed, split=split)
+        return
+    names = ("sha256", "scene_sha256") if kind == "imported" else ("sha256",)
+    if not all(re.fullmatch("[0-9a-f]{64}", source[name]) for name in names):
+        raise ValueError(f"{' or '.join(names)} is no SHA-256")
+    if type(source["count"]) is not int:
+        raise TypeError(f"the count of latents is {source['count']!r:.100}")
 
 
 def differences(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy.typing as npt
 
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, NUM_FACTORS, factor_index
+from threedident.files import read_toml
 
 MATERIALS = ("rubber", "metal", "crystal")
 #: Of each colour, at value 1: the hues' latents are all that varies.
@@ -170,28 +170,15 @@ def load_preset(name: str | Path) -> Preset:
     Raises:
         UsageError: an unknown name, or a file that is missing or does not fit.
     """
-    if str(name).endswith(".toml"):
-        path = Path(name)
-        try:
-            text = path.read_text("utf-8")
-        except FileNotFoundError:
-            raise UsageError(f"cannot read the preset {path}: there is no such file") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read the preset {path}: {error}") from error
-        source = f"preset file {path}"
-    else:
-        if name not in preset_names():
-            raise UsageError(
-                f"unknown preset {str(name)!r}: expected one of {', '.join(preset_names())}, "
-                "or the path of a .toml file"
-            )
-        text = (resources.files(__name__) / f"{name}.toml").read_text("utf-8")
-        source = f"preset {name}"
-    try:
-        data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise UsageError(f"{source}: not valid TOML ({error})") from error
-    if str(name).endswith(".toml"):
+    own = str(name).endswith(".toml")
+    source = f"preset file {name}" if own else f"preset {name}"
+    if not own and name not in preset_names():
+        raise UsageError(
+            f"unknown preset {str(name)!r}: expected one of {', '.join(preset_names())}, "
+            "or the path of a .toml file"
+        )
+    data = read_toml(Path(name) if own else Path(__file__).with_name(f"{name}.toml"), source)
+    if own:
         data.setdefault("name", Path(name).stem)
         shape = data.get("shape")
         # A mesh is named relative to the preset that uses it.
