@@ -13,7 +13,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from threedident.store import LOGS, DatasetDir, latents_digest, toolkit_version
 
 Array = npt.NDArray[Any]
 
-_GIVE_UP = 20  # images that fail in a row, each three times
+GIVE_UP = 20  # images that fail in a row, each three times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Probe:
     devices: Mapping[str, int]
 
 
-def _probe(engine: str) -> Probe:
+def probe_here(engine: str) -> Probe:
+    """As `probe`, in this process."""
     if engine == "direct":
         from threedident.render import direct
 
@@ -77,7 +78,7 @@ def probe(engine: str = DEFAULT_ENGINE) -> Probe:
         MissingExtraError: its package is not installed.
         RenderError: it does not load.
     """
-    found: Probe = call_in_process(_probe, engine)
+    found: Probe = call_in_process(probe_here, engine)
     return found
 
 
@@ -157,8 +158,9 @@ class JobOptions:
     """How to render, none of which changes a pixel.
 
     Attributes:
-        workers: processes; None: one per processor or GPU.
+        workers: processes.
         threads: of each process.
+        devices: GPUs that the processes share.
         part, parts: render only the shards whose number is `part` modulo `parts`.
         timeout: seconds without a finished image after which a worker is replaced.
         images_per_worker: images after which a worker is replaced.
@@ -193,6 +195,15 @@ class Summary:
     interrupted: bool = False
     peak_memory: int = 0
 
+    def fail(self, image: Failed, dataset: DatasetDir, progress: Progress | Silent) -> None:
+        """Counts an image that could not be rendered, and says so."""
+        self.failed[image.index] = image.reason
+        raw = dataset.raw_latents([image.index])[0]
+        progress.note(
+            f"image {image.index} could not be rendered ({image.reason}); its raw latents: "
+            f"{[float(v) for v in raw]}"
+        )
+
 
 class _OpenShard:
     """A shard whose images are coming in."""
@@ -210,13 +221,74 @@ class _OpenShard:
         return [(int(a), int(b - a)) for a, b in edges.reshape(-1, 2)]
 
 
+def render_here(
+    dataset: DatasetDir,
+    todo: list[Interval],
+    engine: EngineSettings,
+    options: JobOptions,
+    progress: Progress,
+    stop: threading.Event,
+    summary: Summary,
+) -> None:
+    """Renders shards in processes of this machine.
+
+    Args:
+        dataset: takes the shards.
+        todo: which ones.
+        engine, options: what to render with, and how.
+        progress: counts finished images.
+        stop: when it is set, what is finished is written and the rest left.
+        summary: takes down what was done.
+
+    Raises:
+        DatasetError: the disk is full or cannot be written to.
+        RenderError: the renderer cannot start, or all images fail.
+    """
+    images = sum(interval.count for interval in todo)
+    prefix = f"worker-{platform.node()}-{options.part}"
+    with make_pool(dataset.root, engine, options, min(options.workers, images), prefix) as pool:
+        render_shards(dataset, todo, engine, pool, progress, stop, summary)
+
+
+def make_pool(
+    root: Path,
+    engine: EngineSettings,
+    options: JobOptions,
+    workers: int,
+    log_prefix: str,
+    *,
+    keep: bool = False,
+) -> WorkerPool:
+    """A pool as the options want it, whose logs lie in the dataset `root`."""
+    return WorkerPool(
+        engine,
+        workers=workers,
+        threads=options.threads,
+        devices=options.devices,
+        timeout=options.timeout,
+        images_per_worker=options.images_per_worker,
+        log_dir=root / LOGS,
+        log_prefix=log_prefix,
+        keep=keep,
+    )
+
+
 def render_dataset(
-    dataset: DatasetDir, total: int, engine: EngineSettings, options: JobOptions
+    dataset: DatasetDir,
+    total: int,
+    engine: EngineSettings,
+    options: JobOptions,
+    render: Callable[..., None] = render_here,
 ) -> Summary:
     """Renders what a dataset lacks of its first `total` images.
 
     Finished shards stay whatever happens. On SIGINT or SIGTERM it stops within seconds,
     keeping the images that it can write as a shorter shard.
+
+    Args:
+        dataset, total: which images.
+        engine, options: what to render with, and how.
+        render: does the work, with the arguments of `render_here`.
 
     Raises:
         DatasetError: the disk is full or cannot be written to.
@@ -226,11 +298,12 @@ def render_dataset(
     logs = root / LOGS
     with explaining_write_errors(logs):
         logs.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=logs).close()  # said now rather than by every worker
         remove_leftovers(root)
     summary = Summary()
     started = time.monotonic()
     with stop_on_signals() as stop:
-        _render_missing(dataset, total, engine, options, stop, summary)
+        _render_missing(dataset, total, engine, options, render, stop, summary)
     summary.interrupted = stop.is_set()
     summary.seconds = time.monotonic() - started
     if dataset.shards():
@@ -246,6 +319,7 @@ def _render_missing(
     total: int,
     engine: EngineSettings,
     options: JobOptions,
+    render: Callable[..., None],
     stop: threading.Event,
     summary: Summary,
 ) -> None:
@@ -255,35 +329,24 @@ def _render_missing(
     )
     images = sum(interval.count for interval in todo)
     if images and not stop.is_set():
-        root = dataset.root
-        builder = SceneBuilder(engine.preset)
-        _check_space(root, images, dataset)
-        pool = WorkerPool(
-            engine,
-            workers=min(options.workers, images),
-            threads=options.threads,
-            devices=options.devices,
-            timeout=options.timeout,
-            images_per_worker=options.images_per_worker,
-            log_dir=root / LOGS,
-            log_prefix=f"worker-{platform.node()}-{options.part}",
-        )
+        SceneBuilder(engine.preset)  # complains at once
+        _check_space(dataset.root, images, dataset)
         before = sum(interval.count for interval in good)
-        with Progress("rendering", before + images, finished=before) as progress, pool:
-            _render(dataset, todo, engine, builder, pool, progress, stop, summary)
-        summary.peak_memory = pool.peak_memory
+        with Progress("rendering", before + images, finished=before) as progress:
+            render(dataset, todo, engine, options, progress, stop, summary)
 
 
-def _render(
+def render_shards(
     dataset: DatasetDir,
     todo: list[Interval],
     engine: EngineSettings,
-    builder: SceneBuilder,
     pool: WorkerPool,
-    progress: Progress,
+    progress: Progress | Silent,
     stop: threading.Event,
     summary: Summary,
 ) -> None:
+    """Renders shards with the workers of a pool; arguments and errors as in `render_here`."""
+    builder = SceneBuilder(engine.preset)
     open_shards: collections.OrderedDict[int, _OpenShard] = collections.OrderedDict()
     preset = engine.preset
     provenance = {
@@ -332,13 +395,9 @@ def _render(
             shard = shard_of(result.index)
             offset = result.index - shard.interval.first
             if isinstance(result, Failed):
-                summary.failed[result.index] = result.reason
+                summary.fail(result, dataset, progress)
                 shard.failed += 1
                 failed_in_a_row += 1
-                progress.note(
-                    f"image {result.index} could not be rendered ({result.reason}); its raw "
-                    f"latents: {[float(v) for v in shard.raw_latents[offset]]}"
-                )
             else:
                 shard.images[offset] = result.image
                 shard.have[offset] = True
@@ -349,19 +408,24 @@ def _render(
                 for run in shard.runs():
                     write(shard, *run)
                 del open_shards[shard.interval.first]
-            if failed_in_a_row >= _GIVE_UP:
-                raise RenderError(
-                    f"{_GIVE_UP} images in a row could not be rendered, the last because: "
-                    f"{summary.failed[result.index]}. Something is wrong with all of them; the "
-                    f"output of the render processes is in {dataset.root / LOGS}"
-                )
+            if failed_in_a_row >= GIVE_UP:
+                raise all_fail(dataset.root, summary.failed[result.index])
     finally:
+        summary.peak_memory = max(summary.peak_memory, pool.peak_memory)
         # Stopped, or by an error: what is finished from a shard's start is kept as well.
         with contextlib.suppress(DatasetError):
             for shard in open_shards.values():
                 for offset, count in shard.runs()[:1]:
                     if offset == 0:
                         write(shard, offset, count)
+
+
+def all_fail(root: Path, reason: str) -> RenderError:
+    """The error of a job whose images fail one after the other."""
+    return RenderError(
+        f"{GIVE_UP} images in a row could not be rendered, the last because: {reason}. Something "
+        f"is wrong with all of them; the output of the render processes is in {root / LOGS}"
+    )
 
 
 def _check_finished(
@@ -401,14 +465,14 @@ def _check_finished(
     return sorted(good), redone
 
 
-def _checking(shards: int) -> Progress | _Silent:
-    return Progress("checking", shards, unit="shards") if shards > 200 else _Silent()
+def _checking(shards: int) -> Progress | Silent:
+    return Progress("checking", shards, unit="shards") if shards > 200 else Silent()
 
 
-class _Silent:
+class Silent:
     """Stands in for a progress bar where the work is short."""
 
-    def __enter__(self) -> _Silent:
+    def __enter__(self) -> Silent:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,6 +7,7 @@ is given before the preset's scale is applied, centred as the published generato
 from __future__ import annotations
 
 import dataclasses
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -406,7 +407,11 @@ def load_mesh(path: str | Path) -> Mesh:
     except ImportError as error:
         raise MissingExtraError("trimesh", "render", "reading a mesh file") from error
     try:
-        scene = trimesh.load_scene(path, process=False)
+        # By its content alone: textures and other files that it names are not opened.
+        with path.open("rb") as file:
+            content = io.BytesIO(file.read())
+        kind = path.suffix.lower()[1:]
+        scene = trimesh.load_scene(content, file_type=kind, process=False)
         # A file can hold several parts, each placed by a transform.
         placed = [scene.graph[node] for node in scene.graph.nodes_geometry]
         parts = [_read_part(scene.geometry[name], matrix) for matrix, name in placed]

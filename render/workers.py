@@ -57,10 +57,12 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """A finished image."""
+    """A finished image, the seconds it took, and which worker made it."""
 
     index: int
     image: npt.NDArray[np.uint8]
+    seconds: float
+    worker: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,7 @@ class _Worker:
     owed: collections.deque[Task] = dataclasses.field(default_factory=collections.deque)
     taken: int = 0
     ready: bool = False
+    started: float = dataclasses.field(default_factory=time.monotonic)
     heard: float = dataclasses.field(default_factory=time.monotonic)
 
 
@@ -114,6 +117,10 @@ def _worker_main(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         redirect_output(log)
+    except OSError as error:  # there is no place yet for a traceback
+        pipe.send(("broken", f"cannot write {log}: {error.strerror}"))
+        return
+    try:
         faulthandler.enable()
         engine = factory(settings, threads=threads, device_index=device_index, scratch=scratch)
     except BaseException as error:
@@ -129,6 +136,7 @@ def _worker_main(
                 batch = waiting[: engine.batch]
                 # Blender prints 15 KB an image: the log keeps what it said of the last one.
                 os.truncate(log, 0)
+                began = time.perf_counter()
                 try:
                     images = engine.render_batch(np.stack([task.latents for task in batch]))
                 except Exception as error:
@@ -139,13 +147,17 @@ def _worker_main(
                         continue
                     pipe.send(("failed", batch[0].index, f"{type(error).__name__}: {error}"))
                 else:
+                    seconds = (time.perf_counter() - began) / len(batch)
                     for task, image in zip(batch, images, strict=True):
-                        pipe.send(("done", task.index, image))
+                        pipe.send(("done", task.index, image, seconds))
                 del waiting[: len(batch)]
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone, or has no more work
     finally:
         engine.close()
+        parent = mp.parent_process()
+        if parent is not None and not parent.is_alive():  # killed: nobody else would do it
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 class WorkerPool:
@@ -164,6 +176,7 @@ class WorkerPool:
             `-failed` and `-lost` beside it for what went wrong last.
         log_prefix: of those files.
         factory: makes the engine in a worker; it must be importable there.
+        keep: whether workers without work wait for another `run` instead of ending.
     """
 
     def __init__(
@@ -178,13 +191,16 @@ class WorkerPool:
         images_per_worker: int = IMAGES_PER_WORKER,
         log_prefix: str = "worker",
         factory: Callable[..., Engine] = create_engine,
+        keep: bool = False,
     ) -> None:
         self._factory = factory
+        self._keep = keep
         self._settings = settings
         self._count = workers
         # A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
         many = settings.engine == "direct" and settings.device != "cpu"
-        self._at_once = _AT_ONCE_BATCHED if many else _AT_ONCE
+        #: Images handed over to a worker at a time.
+        self.at_once = _AT_ONCE_BATCHED if many else _AT_ONCE
         self._threads = threads
         self._devices = devices
         self._timeout = timeout
@@ -197,6 +213,8 @@ class WorkerPool:
         self._deaths_at_start = 0
         #: The largest resident memory of a worker seen so far, bytes (Linux; else 0).
         self.peak_memory = 0
+        #: Seconds that each worker took to get ready.
+        self.starts: list[float] = []
 
     def __enter__(self) -> WorkerPool:
         pixels = self._count * self._settings.resolution**2
@@ -227,7 +245,7 @@ class WorkerPool:
             nonlocal unseen
             # A few images at once, fewer near the end, so that no worker is left with many.
             share = (unseen + len(again)) // (2 * self._count)
-            count = min(limit, self._at_once, max(share, 1), unseen + len(again))
+            count = min(limit, self.at_once, max(share, 1), unseen + len(again))
             taken = [again.popleft() for _ in range(min(count, len(again)))]
             while len(taken) < count:
                 taken.append(next(fresh))
@@ -236,21 +254,22 @@ class WorkerPool:
 
         stop = stop or threading.Event()
         while not stop.is_set():
-            for slot in range(self._count):
-                if (again or unseen) and all(worker.slot != slot for worker in self._workers):
-                    worker = self._start(slot)
-                    self._hand(worker, take(self._images_per_worker))
-            if not self._workers:
-                return
-            yield from self._collect(again, stop)
             for worker in list(self._workers):
                 if worker.owed:
                     continue
                 if batch := take(self._images_per_worker - worker.taken):
                     self._hand(worker, batch)
-                else:  # it is due to be replaced, or there is nothing left to do
+                elif again or unseen or not self._keep:
+                    # It is due to be replaced, or there is nothing left to do.
                     self._stop(worker, gently=True)
                     self._workers.remove(worker)
+            for slot in range(self._count):
+                if (again or unseen) and all(worker.slot != slot for worker in self._workers):
+                    worker = self._start(slot)
+                    self._hand(worker, take(self._images_per_worker))
+            if not any(worker.owed for worker in self._workers):
+                return
+            yield from self._collect(again, stop)
 
     def _start(self, slot: int) -> _Worker:
         ours, theirs = self._context.Pipe()
@@ -309,18 +328,19 @@ class WorkerPool:
             match message:
                 case ("ready",):
                     worker.ready = True
+                    self.starts.append(worker.heard - worker.started)
                     self._deaths_at_start = 0
                 case ("broken", reason):
                     raise RenderError(f"the renderer cannot start: {reason}")
-                case ("done", index, image):
+                case ("done", index, image, seconds):
                     self._settle(worker, index)
                     self._attempts.pop(index, None)
                     self.peak_memory = max(self.peak_memory, _resident(worker.process.pid))
-                    yield Done(index, image)
+                    yield Done(index, image, seconds, worker.slot)
                 case ("failed", index, reason):
                     yield from self._try_again(self._settle(worker, index), reason, again)
         for worker in list(self._workers):
-            if time.monotonic() - worker.heard > self._timeout:
+            if worker.owed and time.monotonic() - worker.heard > self._timeout:
                 yield from self._lost(
                     worker, f"no image was finished in {self._timeout:g} s", again
                 )

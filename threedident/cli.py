@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
@@ -16,9 +17,13 @@ from threedident.errors import DatasetError, RenderError, ThreeDIdentError, Usag
 from threedident.factors import FACTOR_NAMES, factor_index
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from threedident.distributions import Distribution
     from threedident.presets import Preset
-    from threedident.render.job import Summary
+    from threedident.render.engine import EngineSettings
+    from threedident.render.job import JobOptions, Summary
     from threedident.store import DatasetDir
 
 PATH = click.Path(path_type=Path)
@@ -313,6 +318,25 @@ def _parse_part(text: str) -> tuple[int, int]:
     type=click.IntRange(1),
     help="Images after which a render process is replaced by a fresh one.  [default: 1000]",
 )
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="ray: shards are tasks on a Ray cluster, whose nodes all see --out under one path; "
+    "--workers is then how many run at once at most.  [default of those: all that fit]",
+)
+@click.option(
+    "--address",
+    metavar="HOST:PORT",
+    help="Of the Ray cluster's head.  [default: $RAY_ADDRESS, the cluster that this machine "
+    "belongs to, or one started here]",
+)
+@click.option(
+    "--estimate",
+    is_flag=True,
+    help="Measure a few images here, print time and disk for the whole job, and exit.",
+)
 def render(
     count: int | None,
     out: Path,
@@ -342,6 +366,9 @@ def render(
     any_device: bool,
     timeout: float | None,
     images_per_worker: int | None,
+    executor: str,
+    address: str | None,
+    estimate: bool,
 ) -> None:
     """Render a dataset, or go on where an earlier run was stopped.
 
@@ -358,12 +385,13 @@ def render(
         default_workers,
         probe,
         render_dataset,
+        render_here,
         resolve_device,
     )
     from threedident.render.mesh import SHAPES, get_mesh
     from threedident.render.workers import IMAGES_PER_WORKER
-    from threedident.shards import storage_options
-    from threedident.store import MANIFEST, DatasetDir, read_manifest
+    from threedident.shards import default_shard_size, storage_options
+    from threedident.store import MANIFEST, DatasetDir, Manifest, read_manifest
 
     if count is not None and not 1 <= count <= MOST_IMAGES:
         raise UsageError(f"--n must be at least 1 and at most {MOST_IMAGES}, found {count}")
@@ -371,6 +399,10 @@ def render(
         raise UsageError(f"--timeout must be a number of seconds, found {timeout}")
     sample_raw_latents([], seed=seed, split=split)  # complains about either
     member, members = _parse_part(part)
+    if executor != "ray" and address is not None:
+        raise UsageError("--address is of a Ray cluster: add --executor ray")
+    if executor == "ray" and estimate:
+        raise UsageError("--estimate measures this machine: leave out --executor ray")
     generator = _load_preset(preset, shape, material, fixed)
     EngineSettings(generator, resolution, quality, device, engine)
     storage_options("images", (), compression or "none")
@@ -394,41 +426,100 @@ def render(
             raise UsageError(f"--n {total} is more than the {len(given)} rows of {latents_file}")
 
     again = shlex.join(["3dident", *sys.argv[1:]])
-    try:
-        found = probe(engine)
-    except KeyboardInterrupt:
-        click.echo(f"nothing was begun; to continue: {again}", err=True)
-        raise
-    kind = resolve_device(device, found)
-    if device == "auto" and (out / MANIFEST).exists():
-        # "auto" is settled when a dataset is created; going on means the same device.
-        before = read_manifest(out).engine["device"]
-        kind = before if before in found.devices else kind
-    settings = EngineSettings(generator, resolution, quality, kind, engine, found.version)
-    dataset = DatasetDir.create_or_open(
-        out,
-        dataset_settings(settings, seed=seed, split=split, given=given, conditional=process),
-        shard_size=shard_size,
-        compression=compression,
-        about=generator.about(),
-        given=given,
-        any_device=any_device,
-    )
-    options = JobOptions(
-        workers=workers or default_workers(kind, found, threads),
-        threads=threads,
-        devices=found.devices[kind],
-        part=member,
-        parts=members,
-        timeout=timeout or default_timeout(resolution),
-        images_per_worker=images_per_worker or IMAGES_PER_WORKER,
-    )
-    try:
-        summary = render_dataset(dataset, total, settings, options)
-    except (DatasetError, RenderError, KeyboardInterrupt) as error:
-        click.echo(f"finished shards are kept; to continue: {again}", err=True)
-        raise error
+    with contextlib.ExitStack() as stack:
+        cluster = None
+        if executor == "ray":
+            from threedident.render.cluster import IN_FLIGHT, connect
+
+            cluster = stack.enter_context(connect(address))
+        try:
+            found = cluster.probe(engine, device, threads) if cluster else probe(engine)
+        except KeyboardInterrupt:
+            click.echo(f"nothing was begun; to continue: {again}", err=True)
+            raise
+        kind = resolve_device(device, found)
+        if device == "auto" and (out / MANIFEST).exists():
+            # "auto" is settled when a dataset is created; going on means the same device.
+            before = read_manifest(out).engine["device"]
+            kind = before if before in found.devices else kind
+        settings = EngineSettings(generator, resolution, quality, kind, engine, found.version)
+        content = dataset_settings(
+            settings, seed=seed, split=split, given=given, conditional=process
+        )
+        options = JobOptions(
+            workers=workers or (IN_FLIGHT if cluster else default_workers(kind, found, threads)),
+            threads=threads,
+            devices=found.devices[kind],
+            part=member,
+            parts=members,
+            timeout=timeout or default_timeout(resolution),
+            images_per_worker=images_per_worker or IMAGES_PER_WORKER,
+        )
+        if estimate and not (out / MANIFEST).exists():
+            size = shard_size or default_shard_size(resolution)
+            manifest = Manifest.new(content, size, compression or "none", generator.about())
+            _estimate(DatasetDir(out, manifest), total, settings, options, given)
+            return
+        dataset = DatasetDir.create_or_open(
+            out,
+            content,
+            shard_size=shard_size,
+            compression=compression,
+            about=generator.about(),
+            given=given,
+            any_device=any_device,
+        )
+        if estimate:
+            _estimate(dataset, total, settings, options, given)
+            return
+        try:
+            how = cluster.render if cluster else render_here
+            summary = render_dataset(dataset, total, settings, options, how)
+        except (DatasetError, RenderError, KeyboardInterrupt) as error:
+            click.echo(f"finished shards are kept; to continue: {again}", err=True)
+            raise error
     _report(dataset, summary, again)
+
+
+def _estimate(
+    dataset: DatasetDir,
+    total: int,
+    settings: EngineSettings,
+    options: JobOptions,
+    given: npt.NDArray[np.float32] | None,
+) -> None:
+    """Prints what a render of a dataset would take; nothing is written into it."""
+    import dataclasses
+    import shutil
+
+    import numpy as np
+
+    from threedident.render.estimate import describe, measure
+    from threedident.shards import missing_intervals
+
+    root, size = dataset.root, dataset.manifest.shard_size
+    shards = dataset.shards() if root.is_dir() else {}
+    todo = missing_intervals(total, size, shards, part=options.part, parts=options.parts)
+    images = sum(interval.count for interval in todo)
+    if not images:
+        click.echo(f"{root}: all {total} images are there")
+        return
+    chosen = np.random.default_rng(0).choice(total, min(total, 1024), replace=False)
+    preset = settings.preset
+    raw = dataset.raw_latents(chosen) if given is None else preset.hold_fixed(given[chosen])
+    folder = next(place for place in (root, *root.absolute().parents) if place.is_dir())
+    options = dataclasses.replace(options, workers=min(options.workers, images))
+    measured = measure(
+        settings,
+        raw,
+        options,
+        folder=folder,
+        shard_size=min(size, images),
+        compression=dataset.manifest.compression,
+    )
+    free = shutil.disk_usage(folder).free
+    for line in describe(measured, settings, todo, options, free):
+        click.echo(line)
 
 
 def _report(dataset: DatasetDir, summary: Summary, again: str) -> None:
@@ -829,23 +920,59 @@ def pack(dataset: Path, out: Path, compression: str | None) -> None:
 @click.option(
     "--to",
     "form",
-    type=click.Choice(["published", "shards"]),
+    type=click.Choice(["published", "shards", "webdataset", "parquet"]),
     required=True,
-    help="published: images/*.png, raw_latents.npy, latents.npy. shards: a dataset directory.",
+    help="published: images/*.png, raw_latents.npy, latents.npy. shards: a dataset directory. "
+    "webdataset: tar files. parquet: Parquet with image bytes, as Hugging Face datasets has it.",
 )
 @click.option("--compression", metavar="NAME", help="Of shards: none or gzip.  [default: none]")
-def convert(dataset: Path, out: Path, form: str, compression: str | None) -> None:
-    """Write a dataset in the published layout, or read that layout, without loss."""
+@click.option(
+    "--shard-size",
+    type=click.IntRange(1),
+    help="Images to a file.  [default: 100 for shards, about 240 MB for webdataset and parquet]",
+)
+@click.option(
+    "--split",
+    type=click.Choice(["train", "validation", "test"]),
+    help="What webdataset and parquet call it.  [default: the dataset's split, or train]",
+)
+def convert(
+    dataset: Path,
+    out: Path,
+    form: str,
+    compression: str | None,
+    shard_size: int | None,
+    split: str | None,
+) -> None:
+    """Write a dataset in another form, or read the published layout, without loss.
+
+    webdataset and parquet come with a dataset card; several splits can share OUT. Run the same
+    command again after any interruption: it goes on where it was stopped.
+    """
     from threedident.datasets import convert as conversion
     from threedident.datasets.reading import PublishedSource, open_source
 
     if out.resolve() == dataset.resolve():
         raise UsageError("--out must be another directory than the dataset's")
+    takes = {"published": set(), "shards": {"--compression", "--shard-size"}}
+    for option, value in {
+        "--compression": compression,
+        "--shard-size": shard_size,
+        "--split": split,
+    }.items():
+        if value is not None and option not in takes.get(form, {"--shard-size", "--split"}):
+            raise UsageError(f"--to {form} takes no {option}")
     with open_source(dataset) as source:
         if form == "published":
             count = conversion.to_published(source, out)
+        elif form in ("webdataset", "parquet"):
+            from threedident.datasets.interchange import export as write
+
+            count = write(source, out, form, split=split, shard_size=shard_size)
         elif isinstance(source, PublishedSource):
-            count = conversion.from_published(source, out, compression=compression)
+            count = conversion.from_published(
+                source, out, shard_size=shard_size, compression=compression
+            )
         else:
             raise UsageError(f"{dataset} is no published layout: only that converts to shards")
     click.echo(f"wrote {out}: {count} images")
@@ -1071,6 +1198,8 @@ def train(
             click.echo(chosen.to_toml(), nl=False)
             return
         result = training.train(chosen, out, data=data, test=test, **options)
+    if not training.is_first_process():  # of those that torchrun has started
+        return
     for name, value in result["scores"].items():
         click.echo(f"{name}: {value:.4f}")
     click.echo(

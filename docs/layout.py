@@ -1,0 +1,29 @@
+"""A hook of mkdocs: the package laid out as it is installed, for mkdocstrings to read.
+
+`render/` is `threedident.render` only there; pyproject.toml says which folder is what.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from mkdocs.plugins import event_priority
+
+
+@event_priority(100)  # before mkdocstrings looks for it
+def on_config(config: Any) -> Any:
+    """Copies the package's sources to build/api."""
+    root = Path(config.config_file_path).parent
+    setuptools = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    target = root / "build" / "api"
+    shutil.rmtree(target, ignore_errors=True)
+    for package in setuptools["packages"]:
+        folder = root / setuptools["package-dir"].get(package, package.replace(".", "/"))
+        place = target.joinpath(*package.split("."))
+        place.mkdir(parents=True, exist_ok=True)
+        for source in folder.glob("*.py"):
+            shutil.copy(source, place)
+    return config
