@@ -1,10 +1,8 @@
-"""A hook of mkdocs: the package laid out as it is installed, for mkdocstrings to read.
-
-`render/` is `threedident.render` only there; pyproject.toml says which folder is what.
-"""
+"""Hooks of mkdocs: the package as it is installed, and the tables of results, on their pages."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -15,7 +13,10 @@ from mkdocs.plugins import event_priority
 
 @event_priority(100)  # before mkdocstrings looks for it
 def on_config(config: Any) -> Any:
-    """Copies the package's sources to build/api."""
+    """Copies the package's sources to build/api, for mkdocstrings to read.
+
+    `render/` is `threedident.render` only there; pyproject.toml says which folder is what.
+    """
     root = Path(config.config_file_path).parent
     setuptools = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
     target = root / "build" / "api"
@@ -27,3 +28,11 @@ def on_config(config: Any) -> Any:
         for source in folder.glob("*.py"):
             shutil.copy(source, place)
     return config
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Puts the tables that `3dident reproduce` has written where a page says so."""
+    root = Path(config.config_file_path).parent
+    tables = sorted((root / "benchmarks" / "results" / "reproduce-cpu").glob("*/table.md"))
+    texts = (re.sub("^#", "###", table.read_text("utf-8"), flags=re.M) for table in tables)
+    return markdown.replace("<!-- tables -->", "\n\n".join(texts))

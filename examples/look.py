@@ -2,8 +2,6 @@
 
 import sys
 
-from PIL import Image
-
 from threedident.datasets import ThreeDIdent
 from threedident.render.figures import contact_sheet
 
@@ -18,8 +16,6 @@ for name, raw, scene in zip(data.factor_names, latents, data.latents[0], strict=
 column = data.factor_names.index("object_hue")
 order = data.raw_latents[:32, column].argsort()
 images = data.images(order).permute(0, 2, 3, 1).numpy()
-sheet: Image.Image = contact_sheet(
-    images, [f"{hue:+.2f}" for hue in data.raw_latents[order, column]], columns=8
-)
-sheet.save(out)
+labels = [f"{hue:+.2f}" for hue in data.raw_latents[order, column]]
+contact_sheet(images, labels, columns=8).save(out)
 print(f"wrote {out}")

@@ -66,6 +66,10 @@ def import_bpy(threads: int = 1) -> Any:
         MissingExtraError: it is not installed.
         RenderError: it is, but a shared library of the system is missing.
     """
+    if "bpy" not in sys.modules:
+        # Blender puts folders of its own on the path, which processes started from here inherit;
+        # the `bpy` in one of them only works inside of Blender.
+        sys.path[:] = [p for p in sys.path if Path(p).parts[-2:] != ("scripts", "modules")]
     # Blender's task scheduler counts the processors when it is loaded, and where it finds
     # more of them than a render has threads, it keeps one more spinning: twice the CPU time
     # for renders on one thread. So it is loaded while this process may use just as many

@@ -50,7 +50,7 @@ from threedident.store import LOGS, DatasetDir, toolkit_version
 
 try:
     import ray
-    from ray.exceptions import RayError, RayTaskError
+    from ray.exceptions import NodeDiedError, RayError, RayTaskError, TaskUnschedulableError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as error:
     raise MissingExtraError("ray", "cluster", "--executor ray") from error
@@ -124,18 +124,25 @@ class Cluster:
                 .remote(engine)
                 for node in able
             ]
-            found: list[tuple[str, Probe]] = ray.get(asked)
-        own = (toolkit_version(), found[0][1].version)
-        for node, (toolkit, its) in zip(able, found, strict=True):
+            found: list[tuple[str, str, Probe]] = []
+            for node, task in zip(able, asked, strict=True):
+                # A node that has died may be listed for a while.
+                with contextlib.suppress(NodeDiedError, TaskUnschedulableError):
+                    found.append((node.name, *ray.get(task)))
+        if not found:
+            raise RenderError("all nodes of the Ray cluster that could render are gone: restart it")
+        first, _, its = found[0]
+        own = (toolkit_version(), its.version)
+        for name, toolkit, its in found:
             if (toolkit, its.version) != own:
                 raise RenderError(
-                    f"node {node.name} has toolkit {toolkit} with {engine} {its.version}, expected "
-                    f"{own[0]} with {own[1]}, as on {able[0].name}: pixels depend on them; "
+                    f"node {name} has toolkit {toolkit} with {engine} {its.version}, expected "
+                    f"{own[0]} with {own[1]}, as on {first}: pixels depend on them; "
                     "install the same versions on all nodes"
                 )
-        shared = set.intersection(*(set(its.devices) for _, its in found))
+        shared = set.intersection(*(set(its.devices) for *_, its in found))
         # A task gets one GPU to itself, whatever else its node has.
-        return Probe(own[1], {kind: 1 for kind in found[0][1].devices if kind in shared})
+        return Probe(own[1], {kind: 1 for kind in found[0][2].devices if kind in shared})
 
     def render(
         self,
@@ -192,7 +199,8 @@ class Cluster:
                             failed_in_a_row = 0
                         if part.interrupted:  # its node was told to end, but not by us
                             waiting.extendleft(_rest(dataset, interval))
-                    watch.look()
+                    watch.look(_LOOK_EVERY)
+                watch.look()
             finally:
                 _end(running, summary)
 
@@ -205,8 +213,8 @@ class _Watch:
         self._there = {node.id: node for node in _nodes()}
         self._looked = time.monotonic()
 
-    def look(self) -> None:
-        if time.monotonic() - self._looked < _LOOK_EVERY:
+    def look(self, every: float = 0.0) -> None:
+        if time.monotonic() - self._looked < every:
             return
         self._looked = time.monotonic()
         before, self._there = self._there, {node.id: node for node in _nodes()}

@@ -16,6 +16,7 @@ from threedident.presets import load_preset
 from threedident.render.blender import BlenderEngine, available_devices, blender_version
 from threedident.render.color import psnr
 from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.job import probe
 from threedident.render.layers import Grid
 from threedident.render.quality import Layered, Whole, get_quality
 from threedident.render.scene import SceneBuilder
@@ -171,3 +172,9 @@ def test_an_engine_with_settings_that_do_not_fit():
     if "cuda" not in available_devices():
         with pytest.raises(UsageError, match="no cuda device"):
             create_engine(EngineSettings(PRESET, device="cuda"))
+
+
+def test_a_process_that_is_started_beside_blender_finds_it_too():
+    # Blender puts folders of its own on this process's path, which the other one inherits.
+    here = blender_version()
+    assert probe("cycles").version == here

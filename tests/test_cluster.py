@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed"
 )
 
-IMAGES, SHARD = 400, 10
+IMAGES, SHARD = 600, 15
 RENDER = ("render", "--engine", "direct", "--quality", "draft", "--resolution", 24)
 JOB = (*RENDER, "--n", IMAGES, "--shard-size", SHARD, "--out")
 # Not nice: beside other work its tasks would hardly run.
@@ -35,6 +35,8 @@ QUIET = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",
 }
+#: A dead node is noticed within a second, not within 15.
+ALERT = {"health_check_period_ms": 200, "health_check_failure_threshold": 3}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def cluster() -> Iterator[Any]:
         for attempt in range(3):  # a node that takes more than 30 s to start is an error to Ray
             made = Cluster()
             try:
-                made.add_node(num_cpus=1, include_dashboard=False)
+                made.add_node(num_cpus=1, include_dashboard=False, _system_config=ALERT)
                 made.other = made.add_node(num_cpus=1)
                 break
             except Exception:

@@ -253,8 +253,9 @@ def test_pairs_stay_together(tmp_path, seeded):
 
 @UNCLOSED
 @pytest.mark.parametrize("form", FORMS)
-def test_what_the_card_says(tmp_path, seeded, load, form):
+def test_what_the_card_says(tmp_path, monkeypatch, seeded, load, form):
     yaml = pytest.importorskip("yaml")
+    monkeypatch.setattr(sys, "argv", ["3dident", "render", "--out", "/home/somebody/data"])
     root = seeded()
     write(root, tmp_path / "out", form)
     text = (tmp_path / "out/README.md").read_text()
