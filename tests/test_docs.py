@@ -1,7 +1,7 @@
 """Every command and every piece of Python in README.md and docs/ runs, on small sizes.
 
-A page's blocks run in order, in a folder of their own, in this process (commands through click, so
-that torch is imported once). THREEDIDENT_DOCS=all also runs what is costly. The tables below are
+A page's blocks run in order, in a folder of their own, in this process (so that torch is
+imported once). THREEDIDENT_DOCS=all also runs what is costly. The tables below are
 all that is changed of what the pages say.
 """
 
@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ import click
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import TensorProto, helper, numpy_helper
 
 from threedident.baselines.experiment import load_experiment
@@ -180,14 +178,16 @@ def run(words: Sequence[str], out: str | None = None) -> None:
             copy(before, target)
             return
     sys.argv = ["3dident", *words]  # datasets record it
-    done = CliRunner().invoke(main, words)
-    if done.exit_code:
-        trace = "".join(traceback.format_exception(done.exception))
-        pytest.fail(
-            f"3dident {shlex.join(words)} exits with {done.exit_code}:\n{done.output}{trace}"
-        )
-    if out:
-        Path(out).write_text(done.stdout)
+    with contextlib.ExitStack() as stack:
+        if out:
+            stack.enter_context(
+                contextlib.redirect_stdout(stack.enter_context(Path(out).open("w")))
+            )
+        try:
+            code = main.main(list(words), "3dident", standalone_mode=False)
+        except SystemExit as end:
+            code = end.code
+    assert not code, f"3dident {shlex.join(words)} exits with {code}; what it says stands below"
 
 
 def run_script(words: Sequence[str]) -> None:
