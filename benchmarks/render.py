@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from threadpoolctl import threadpool_limits
 
 from threedident.presets import load_preset
 from threedident.render.blender import blender_version, quiet_blender
@@ -38,6 +39,8 @@ def measure(engine_name: str, quality: str, scenes: range) -> dict[str, Any]:
     latents = preset.to_scene(np.load(DATA / "raw_latents.npy"))[list(scenes)]
     references = [np.asarray(Image.open(DATA / f"{i:02d}.png").convert("RGB")) for i in scenes]
     count = len(scenes)
+    # As in the render processes of `3dident render`: a second thread of BLAS only spins.
+    threadpool_limits(1, "blas")
     engine = create_engine(EngineSettings(preset, 224, quality, "cpu", engine_name))
     if (engine_name, quality) != PUBLISHED:
         engine.render_batch(latents[-1:])  # the first image of a process is slower
