@@ -277,13 +277,13 @@ def make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Vec
             output = SphereOutput(spec.radius, spec.learned)
         case _:
             output = UnboundedOutput()
-    if problem.normalization is None and spec.whiten:
-        body = WhitenedMLP(n)
-        body.whiten(problem.fresh(_WHITENED, _WHITENED)[1])
-        return VectorEncoder(body, output)
-    if problem.normalization is None:
+    if problem.normalization is not None:
+        return ImageEncoder(*problem.normalization, ResNetEncoder(n, spec.body), output)
+    if not spec.whiten:
         return VectorEncoder(MLPEncoder(n), output)
-    return ImageEncoder(*problem.normalization, ResNetEncoder(n, spec.body), output)
+    body = WhitenedMLP(n)
+    body.whiten(problem.fresh(_WHITENED, _WHITENED)[1])
+    return VectorEncoder(body, output)
 
 
 class _Codes(nn.Module):

@@ -13,6 +13,7 @@ import argparse
 import time
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
@@ -25,6 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=150)
     arguments = parser.parse_args()
+    threadpool_limits(1, "blas")  # as in render processes: a second thread only spins
     preset = load_preset("3dident")
     raw = sample_raw_latents(range(arguments.n), seed=0, split="train")
     latents = preset.to_scene(raw)

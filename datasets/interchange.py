@@ -89,7 +89,7 @@ def export(
         # Before the first file, so that what an interrupted export has left is not taken for a
         # part of another dataset.
         write_json(_record(out, made.name), made.as_dict())
-        splits = {name: s for name in SPLITS if (s := {**splits, made.name: made}.get(name))}
+        splits[made.name] = made
     remove_leftovers(folder)
     todo = {name: part for name, part in made.files().items() if not (folder / name).exists()}
     left = sum(map(len, todo.values()))
@@ -98,7 +98,7 @@ def export(
     with Progress("writing", made.images, finished=made.images - left) as progress:
         for name, part in todo.items():
             write(folder / name, source, part, progress)
-    _write_card(out, list(splits.values()))
+    _write_card(out, [splits[name] for name in SPLITS if name in splits])
     return made.images
 
 

@@ -134,12 +134,9 @@ class Cluster:
         first, _, its = found[0]
         own = (toolkit_version(), its.version)
         for name, toolkit, its in found:
-            if (toolkit, its.version) != own:
-                raise RenderError(
-                    f"node {name} has toolkit {toolkit} with {engine} {its.version}, expected "
-                    f"{own[0]} with {own[1]}, as on {first}: pixels depend on them; "
-                    "install the same versions on all nodes"
-                )
+            _require_versions(
+                f"node {name}", engine, (toolkit, its.version), own, f", as on {first}"
+            )
         shared = set.intersection(*(set(its.devices) for *_, its in found))
         # A task gets one GPU to itself, whatever else its node has.
         return Probe(own[1], {kind: 1 for kind in found[0][2].devices if kind in shared})
@@ -346,6 +343,17 @@ def _rest(dataset: DatasetDir, interval: Interval) -> list[Interval]:
     return [missing for missing in there if missing.first >= interval.first]
 
 
+def _require_versions(
+    node: str, engine: str, found: tuple[str, str], expected: tuple[str, str], why: str = ""
+) -> None:
+    """Raises a RenderError where a node has another toolkit or engine than expected."""
+    if found != expected:
+        raise RenderError(
+            f"{node} has toolkit {found[0]} with {engine} {found[1]}, expected {expected[0]} with "
+            f"{expected[1]}{why}: pixels depend on them; install the same versions on all nodes"
+        )
+
+
 # What runs on the nodes
 
 
@@ -367,12 +375,8 @@ class _Renderer:
                 "nodes share, under the same path"
             )
         found = probe(job.engine.engine)
-        if (toolkit_version(), found.version) != (job.toolkit, job.engine.version):
-            raise RenderError(
-                f"{here} has toolkit {toolkit_version()} with {job.engine.engine} {found.version}, "
-                f"expected {job.toolkit} with {job.engine.version}: pixels depend on them; install "
-                "the same versions on all nodes"
-            )
+        own, wanted = (toolkit_version(), found.version), (job.toolkit, job.engine.version)
+        _require_versions(here, job.engine.engine, own, wanted)
         self.dataset = DatasetDir.open(root)
         if self.dataset.manifest.fingerprint != job.fingerprint:
             raise DatasetError(f"{here} sees another dataset in {root}")
