@@ -6,8 +6,9 @@ datasets do without.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
     from threedident.datasets.dataset import Normalize as Normalize
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from threedident.spaces import Sphere as Sphere
     from threedident.spaces import Unbounded as Unbounded
 
-_PLACES = {
+_MODULES = {
     "threedident.datasets.dataset": ("Normalize", "ThreeDIdent"),
     "threedident.datasets.matching": ("LatentMatcher",),
     "threedident.datasets.pairs": ("PairLoader", "PositivePairs"),
@@ -48,16 +49,8 @@ _PLACES = {
     ),
     "threedident.spaces": ("Box", "Product", "Sphere", "Unbounded"),
 }
-_PLACE_OF = {name: module for module, names in _PLACES.items() for name in names}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = sorted(_PLACE_OF)  # noqa: PLE0605
+__all__ = sorted(_PLACES)  # noqa: PLE0605
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_PLACE_OF[name]), name)
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_PLACE_OF]
+__getattr__, __dir__ = lazy_names(__name__, _PLACES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import json
 import subprocess
@@ -14,7 +16,7 @@ from conftest import command
 from PIL import Image
 
 import threedident
-from threedident.cli import main
+from threedident.cli import SECTIONS, main
 from threedident.doctor import PACKAGES, examine
 from threedident.errors import UsageError
 from threedident.factors import FACTORS
@@ -64,6 +66,49 @@ def test_every_command_explains_itself(cli):
     assert "No such command" in cli("rendr", code=2).stderr
 
 
+def test_help_is_grouped_by_what_one_wants_and_cuts_no_sentence(cli):
+    listed = [name for commands in SECTIONS.values() for name in commands]
+    assert sorted(listed) == sorted(main.commands)
+    said = cli("--help").stdout
+    assert "..." not in said.replace("COMMAND [ARGS]...", "")
+    for title, commands in SECTIONS.items():
+        assert f"{title}:" in said
+        for name, line in commands.items():
+            assert any(f"{name}  " in row and row.endswith(line) for row in said.splitlines())
+
+
+@pytest.mark.parametrize("package", ["", ".render", ".datasets", ".evaluate", ".baselines"])
+def test_names_are_imported_when_they_are_asked_for_and_types_see_the_same_ones(package):
+    module = importlib.import_module(f"threedident{package}")
+    for name in module.__all__:
+        assert name in dir(module)
+        assert getattr(module, name) is not None
+    tree = ast.parse(Path(module.__file__).read_text())
+    typed = next(node for node in tree.body if isinstance(node, ast.If)).body
+    seen = {alias.asname for node in typed for alias in getattr(node, "names", ())}
+    seen |= {t.id for node in typed if isinstance(node, ast.Assign) for t in node.targets}
+    seen |= {node.target.id for node in typed if isinstance(node, ast.AnnAssign)}
+    assert {name for name in seen if name != "_run"} == set(module.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        module.nothing  # noqa: B018
+
+
+def test_guesses_of_a_new_user_work():
+    done = python(
+        "import sys, threedident as tdi\n"
+        "heavy = {'numpy', 'torch', 'bpy', 'click'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert tdi.__version__ and tdi.datasets.ThreeDIdent is tdi.ThreeDIdent\n"
+        "from threedident import Normal, PositivePairs, load_preset\n"
+        "from threedident.render import render, render_images\n"
+        "from threedident.evaluate import evaluate, linear_r2, mcc, score\n"
+        "from threedident.baselines import info_nce, train\n"
+        "assert tdi.evaluate_encoder is evaluate and tdi.render.render is render\n"
+        "from threedident import *\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_doctor(cli):
     said = cli("doctor").stdout
     assert "Blender         4.5." in said
@@ -107,7 +152,8 @@ def test_the_direct_engine_without_warp():
 
 def test_reading_works_without_the_render_extra(small_dataset):
     done = without(
-        "bpy", f"from threedident.cli import main\nmain(['verify', {str(small_dataset)!r}])"
+        "bpy",
+        f"from threedident.cli import main\nmain(['verify', {str(small_dataset)!r}])",
     )
     assert done.returncode == 0, done.stderr
     assert "all is well" in done.stdout

@@ -1,1 +1,105 @@
-"""3DIdent as a toolkit: render the dataset of ten latent factors, read it, check it."""
+"""3DIdent as a toolkit: render the dataset of ten latent factors, load it, train, score.
+
+    import threedident as tdi
+
+    data = tdi.ThreeDIdent("data/3dident")
+    pairs = tdi.PositivePairs(data, conditional=tdi.Normal(0.3))
+
+Every name is imported when it is first used: `import threedident` itself loads next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from threedident._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from threedident import baselines as baselines
+    from threedident import datasets as datasets
+    from threedident import evaluate as evaluate
+    from threedident import render as render
+    from threedident.baselines.losses import info_nce as info_nce
+    from threedident.baselines.training import train as train
+    from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
+    from threedident.datasets.pairs import PositivePairs as PositivePairs
+    from threedident.datasets.rendered import RenderedPairs as RenderedPairs
+    from threedident.datasets.synthetic import Mixing as Mixing
+    from threedident.datasets.synthetic import SyntheticPairs as SyntheticPairs
+    from threedident.datasets.views import TwoViews as TwoViews
+    from threedident.distributions import Change as Change
+    from threedident.distributions import GeneralizedNormal as GeneralizedNormal
+    from threedident.distributions import Laplace as Laplace
+    from threedident.distributions import Normal as Normal
+    from threedident.distributions import PairProcess as PairProcess
+    from threedident.distributions import PerFactor as PerFactor
+    from threedident.distributions import ProjectedNormal as ProjectedNormal
+    from threedident.distributions import Unchanged as Unchanged
+    from threedident.distributions import Uniform as Uniform
+    from threedident.distributions import VonMisesFisher as VonMisesFisher
+    from threedident.errors import ThreeDIdentError as ThreeDIdentError
+    from threedident.evaluate import run as _run
+    from threedident.evaluate.metrics import linear_r2 as linear_r2
+    from threedident.evaluate.metrics import mcc as mcc
+    from threedident.evaluate.scoring import score as score
+    from threedident.factors import FACTOR_NAMES as FACTOR_NAMES
+    from threedident.factors import FACTORS as FACTORS
+    from threedident.presets import Preset as Preset
+    from threedident.presets import load_preset as load_preset
+    from threedident.render.job import render_images as render_images
+    from threedident.spaces import Box as Box
+    from threedident.spaces import Product as Product
+    from threedident.spaces import Sphere as Sphere
+    from threedident.spaces import Unbounded as Unbounded
+
+    evaluate_encoder = _run.evaluate
+    __version__: str
+
+_MODULES = {
+    "threedident.baselines.losses": ("info_nce",),
+    "threedident.baselines.training": ("train",),
+    "threedident.datasets.dataset": ("ThreeDIdent",),
+    "threedident.datasets.pairs": ("PositivePairs",),
+    "threedident.datasets.rendered": ("RenderedPairs",),
+    "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),
+    "threedident.datasets.views": ("TwoViews",),
+    "threedident.distributions": (
+        "Change",
+        "GeneralizedNormal",
+        "Laplace",
+        "Normal",
+        "PairProcess",
+        "PerFactor",
+        "ProjectedNormal",
+        "Unchanged",
+        "Uniform",
+        "VonMisesFisher",
+    ),
+    "threedident.errors": ("ThreeDIdentError",),
+    "threedident.evaluate.metrics": ("linear_r2", "mcc"),
+    "threedident.evaluate.scoring": ("score",),
+    "threedident.factors": ("FACTORS", "FACTOR_NAMES"),
+    "threedident.presets": ("Preset", "load_preset"),
+    "threedident.render.job": ("render_images",),
+    "threedident.spaces": ("Box", "Product", "Sphere", "Unbounded"),
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+#: `threedident.evaluate` is the package of all that scores.
+_PLACES["evaluate_encoder"] = "threedident.evaluate.run:evaluate"
+_PLACES |= {name: f"threedident.{name}" for name in ("baselines", "datasets", "evaluate", "render")}
+
+__all__ = ["__version__", *sorted(_PLACES)]  # noqa: PLE0604
+
+_get, _names = lazy_names(__name__, _PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("threedident")
+    return _get(name)
+
+
+def __dir__() -> list[str]:
+    return ["__version__", *_names()]

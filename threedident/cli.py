@@ -31,8 +31,50 @@ EXIT_INTERRUPTED = 130
 MOST_IMAGES = 100_000_000
 
 
+#: `3dident --help`: what one wants to do, the commands for it, and a line on each.
+SECTIONS = {
+    "Make a dataset": {
+        "render": "Render a dataset, or continue one.",
+        "presets": "List what can be rendered.",
+        "download": "Fetch the published dataset.",
+    },
+    "Look at it": {
+        "info": "Say what a dataset is.",
+        "verify": "Check that a dataset is whole and unchanged.",
+        "preview": "Write a contact sheet.",
+        "stats": "Print mean and standard deviations.",
+        "pairs": "Measure how far positive pairs follow their conditional.",
+        "traverse": "Render what each factor does.",
+        "compare-engines": "Measure how far the two engines differ.",
+        "compare-release": "Find out which preset made a dataset.",
+    },
+    "Hand it over": {
+        "pack": "Join a dataset into one HDF5 file.",
+        "convert": "Write a dataset in another form.",
+    },
+    "Train": {
+        "train": "Train a baseline, or continue a run.",
+        "reproduce": "Train the rows of a paper's table, and compare.",
+        "export": "Write a trained encoder as ONNX.",
+    },
+    "Score": {
+        "evaluate": "Score an encoder, or recovered latents.",
+        "leaderboard": "Collect, rank and re-check scored entries.",
+    },
+    "Set up": {"doctor": "Check what is installed."},
+}
+
+
 class _Group(click.Group):
     """Commands in the order in which one needs them, errors without a traceback."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.name != "main":
+            super().format_commands(ctx, formatter)
+            return
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -55,10 +97,15 @@ class _Group(click.Group):
             ctx.exit(UsageError.exit_code)
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="For example: 3dident render --engine direct --resolution 64 --n 1000 --out data/small. "
+    "3dident COMMAND --help explains a command.",
+)
 @click.version_option(package_name="threedident", prog_name="3dident")
 def main() -> None:
-    """3DIdent as a toolkit: generate the dataset, look at it, check it."""
+    """Render 3DIdent, load it, train the baselines, score any encoder."""
 
 
 def _parse_fixed(entries: tuple[str, ...]) -> dict[str, float]:
