@@ -11,10 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from threedident.cli import main
+from threedident.evaluate import metrics
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 HEAVY = ("bpy", "faiss", "h5py", "matplotlib", "numba", "numpy", "PIL", "pooch", "requests")
@@ -208,3 +210,16 @@ def test_all_variants_of_the_losses_benchmark_compute_the_same(p):
     ours = losses.info_nce(z, z_tilde, losses.Dot() if p is None else losses.Power(p))
     for each in plain:
         torch.testing.assert_close(each, ours)
+
+
+def test_chance_of_a_held_out_r2_is_what_noise_scores():
+    benchmark = load("metrics")
+    assert benchmark.expected(4096)["linear_r2"]["chance"] == "-0.006"
+    random = np.random.default_rng(0)
+    scores = [
+        metrics.linear_r2(random.uniform(-1, 1, (400, 10)), random.standard_normal((400, 10))).value
+        for _ in range(300)
+    ]
+    error = np.std(scores) / math.sqrt(len(scores))
+    assert error < 0.0015
+    assert np.mean(scores) == pytest.approx(benchmark.held_out_chance(200, 10), abs=4 * error)
