@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from threedident.baselines.experiment import Experiment, load_experiment
+from threedident.baselines.experiment import Experiment, experiment_names, load_experiment
 from threedident.baselines.published import TABLE_1, TABLE_2, TABLE_4
 from threedident.errors import UsageError
 
@@ -459,6 +459,20 @@ STUDIES: Mapping[str, Study] = {
         ),
     )
 }
+
+
+def presets_by_study() -> dict[str, list[Experiment]]:
+    """All built-in experiments, in the order of the tables that they are rows of, by its title."""
+    left = experiment_names()
+    groups: dict[str, list[Experiment]] = {}
+    for study in STUDIES.values():
+        names = dict.fromkeys(row.preset for row in study.rows if row.preset in left)
+        left = [name for name in left if name not in names]
+        if names:
+            title = f"{study.title}: `3dident reproduce {study.name}`"
+            groups[title] = [load_experiment(name) for name in names]
+    others = [load_experiment(name) for name in left]
+    return {"To begin with": others, **groups} if others else groups
 
 
 def find_study(name: str) -> Study:

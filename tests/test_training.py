@@ -163,7 +163,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
         checkpoints.save_checkpoint(tmp_path, {"step": step})
     state, damaged = checkpoints.load_checkpoint(tmp_path)
     assert state is not None and state["step"] == 2 and not damaged
-    path = tmp_path / checkpoints.NAME
+    path = tmp_path / checkpoints.CHECKPOINT
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     state, damaged = checkpoints.load_checkpoint(tmp_path)
     assert state is not None and state["step"] == 1 and len(damaged) == 1
