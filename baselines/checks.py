@@ -162,8 +162,9 @@ def _find_images(
         check_images(experiment, source, scored, names)
         height, width = source.shape[:2]
         used = min(len(scored), experiment.training.score_samples)
+        many = f"{len(scored):,}" if used == len(scored) else f"{used:,} of {len(scored):,}"
         lines = [
             f"trained on {data}: {len(source):,} images of {height} x {width}{found_data}",
-            f"scored on {used:,} of {len(scored):,} images of {names[1]}{found_test}",
+            f"scored on {many} images of {names[1]}{found_test}",
         ]
     return data, test, lines
