@@ -57,17 +57,18 @@ def make_plan(
     """
     training = experiment.training
     check_devices(experiment, devices, accelerator)
+    synthetic = experiment.data.observations == "synthetic"
+    if synthetic and not data is test is None:
+        raise UsageError(
+            f"{experiment.name} makes its own observations: leave out --data and --test"
+        )
     finished = rundir.check(experiment, out, data)
     if finished is not None:
         return Plan(data, test, finished, ())
     what = experiment.name + (f" ({experiment.title})" if experiment.title else "")
     size = f"{training.steps:,} steps of {training.batch_size:,}"
     lines = [f"training {what}: {size}, seed {training.seed}"]
-    if experiment.data.observations == "synthetic":
-        if data is not None or test is not None:
-            raise UsageError(
-                f"{experiment.name} makes its own observations: leave out --data and --test"
-            )
+    if synthetic:
         lines.append("trained on synthetic observations, scored on fresh ones")
     else:
         data, test, lines_of_images = _find_images(experiment, out, data, test)
@@ -95,8 +96,10 @@ def check_devices(experiment: Experiment, devices: int, accelerator: str) -> Non
         )
 
 
-def check_images(experiment: Experiment, data: Source, test: Source, names: tuple[Any, Any]) -> int:
-    """Refuses images that do not fit an experiment; returns how many images or pairs there are.
+def check_images(
+    experiment: Experiment, data: Source, test: Source, names: tuple[Any, Any]
+) -> None:
+    """Refuses images that do not fit an experiment.
 
     Args:
         experiment: which.
@@ -133,7 +136,6 @@ def check_images(experiment: Experiment, data: Source, test: Source, names: tupl
             f"{names[1]} holds {len(test)} images, expected at least {_LEAST_SCORED} to score "
             "on: render more, or name another by --test"
         )
-    return count
 
 
 def _find_images(

@@ -392,6 +392,8 @@ def test_what_did_not_begin_leaves_the_folder_free(tmp_path: Path, images: Path)
 
 def test_a_run_can_be_extended(tmp_path: Path) -> None:
     run(small(training__steps=4), tmp_path / "parts")
+    with pytest.raises(UsageError, match="leave out --data"):
+        run(small(training__steps=4), tmp_path / "parts", data=tmp_path)
     longer = run(small(), tmp_path / "parts")
     assert longer["steps"] == 8
     run(small(), tmp_path / "whole")
@@ -512,16 +514,29 @@ def test_images_that_are_not_named_are_those_at_the_places_of_the_commands(
     assert (result["data"]["scored_on"], result["steps"]) == ("training images", 4)
 
 
-def test_test_images_that_are_training_images_are_counted(
-    tmp_path: Path, images: Path, cli: Any
-) -> None:
+def test_test_images_that_are_training_images_are_named(tmp_path: Path, images: Path) -> None:
     raw = ThreeDIdent(images).raw_latents.numpy().copy()
     raw[30:] *= 0.5
     made.make(tmp_path / "mixed", 80, side=32, raw=raw)
-    words = [f"--set={k}={v}" for k, v in IMAGES.items() if not k.startswith("data")]
-    places = ["--data", images, "--test", "mixed", "--out", "run"]
-    said = cli("train", "table4-supervised", *places, *words).stderr
-    assert "note: 30 of 80 images of mixed are images that it is trained on" in said
+    made.make(tmp_path / "fresh", 80, side=32, raw=raw * 0.9)
+    shutil.copytree(images, tmp_path / "copy")
+
+    def notes(test: Path | None) -> tuple[str, ...]:
+        return training.make_problem(
+            of_images("table4-supervised"),
+            data=images,
+            test=test,
+            batch_size=16,
+            device=torch.device("cpu"),
+        ).notes
+
+    for test in (None, images, tmp_path / "copy"):
+        assert notes(test) == ("R2 and MCC are those of images that it is trained on: see --test",)
+    (mixed,) = notes(tmp_path / "mixed")
+    assert mixed.startswith(
+        f"30 of 80 images of {tmp_path / 'mixed'} are images that it is trained"
+    )
+    assert notes(tmp_path / "fresh") == ()
 
 
 def test_what_does_not_fit_is_said_before_torch_is_loaded(tmp_path: Path, images: Path) -> None:
