@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from threedident.baselines.rundir import CHECKPOINT, PREVIOUS
 from threedident.errors import DatasetError
 from threedident.files import replacing
 
-NAME, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 FORMAT_VERSION = 1
 
 _MOST_BYTES = 1 << 32
@@ -50,7 +50,7 @@ def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
     Raises:
         DatasetError: the disk is full or cannot be written to.
     """
-    path = folder / NAME
+    path = folder / CHECKPOINT
     with replacing(path) as temporary:
         write_tensors(temporary, {"format_version": FORMAT_VERSION, **content})
         if path.exists():
@@ -66,7 +66,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
         DatasetError: there are checkpoints, and none is whole.
     """
     damaged = []
-    for name in (NAME, PREVIOUS):
+    for name in (CHECKPOINT, PREVIOUS):
         path = folder / name
         if not path.exists():
             continue

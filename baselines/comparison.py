@@ -17,7 +17,7 @@ from threedident.baselines.experiment import parse_experiment
 from threedident.baselines.published import IDENTITY, PUBLISHED, Published
 from threedident.baselines.records import read_records
 from threedident.baselines.rundir import RESULT, read_result
-from threedident.baselines.studies import Row, Study
+from threedident.baselines.studies import SMOKE, Row, Study
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.files import replacing
@@ -192,7 +192,11 @@ def markdown(study: Study, scale: str, outcomes: Sequence[Outcome], notes: Seque
     columns = _columns(study, outcomes)
     lines = [f"# {study.title}", ""]
     lines += [f"Scale `{scale}`; scores in %, mean ± standard deviation over seeds (n - 1)."]
+    if scale == SMOKE:
+        lines += ["", "**Smoke: it shows that everything runs. The numbers mean nothing.**", ""]
     lines += [study.note] if study.note else []
+    if "matches" in columns:
+        lines += ["`matches`: whether pairs, space and model meet the theory's assumptions."]
     lines += ["", *_cut_down(outcomes), *(f"- {note}" for note in notes)]
     rows, block = [], None
     for each in outcomes:

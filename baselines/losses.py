@@ -27,6 +27,8 @@ from threedident.baselines import pairwise
 NEGATIVES = ("anchors", "positives", "both", "none")
 CONTRASTS = ("spectral", "info_nce")
 
+_ALMOST_NOTHING = 1e-24  # a weight: what it adds to any similarity is lost in rounding
+
 #: Embeddings of all processes, (M, n) of each view, and where the rows of this one begin.
 Gathered: TypeAlias = tuple[torch.Tensor, torch.Tensor, int]
 
@@ -58,7 +60,7 @@ class Dot(Similarity):
     """a . b / tau (Zimmermann et al. 2021, eq. 1).
 
     Attributes:
-        tau: the temperature, above 0; a number or a tensor () that is learned.
+        tau: the temperature, above 0; a number, or a tensor () such as exp of what is learned.
     """
 
     tau: float | torch.Tensor = 1.0
@@ -79,7 +81,7 @@ class Power(Similarity):
 
     Attributes:
         p: 1 (Laplace), 2 (Normal), 3 (GenNorm), or any other number from 1.
-        tau: the temperature, above 0; a number or a tensor () that is learned.
+        tau: the temperature, above 0; a number, or a tensor () such as exp of what is learned.
     """
 
     p: float
@@ -104,20 +106,25 @@ class Quadratic(Similarity):
     The half is the published code's: with it a learned Lambda meets the Lambda of the data.
 
     Attributes:
-        Lambda: (n,), above 0; a softplus of what is learned.
+        Lambda: (n,), at least 0; a softplus of what is learned. Where it is 0 its gradient is that
+            of the similarity, -(a - b)^2 / 2.
     """
 
     Lambda: torch.Tensor
 
     def __post_init__(self) -> None:
         _check_weights("Lambda", self.Lambda)
+        if _is_known(self.Lambda) and bool((self.Lambda < 0).any()):
+            raise UsageError(f"Lambda must be at least 0, found {self.Lambda.min().item():g}")
 
     def reduced(
         self, a: torch.Tensor, b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
         """Both times sqrt(Lambda / 2)."""
         _check_length("Lambda", self.Lambda, a)
-        scale = (self.Lambda / 2).sqrt()
+        # The slope of the root is infinite at 0, and would make that gradient no number.
+        zeros = (self.Lambda == 0).to(self.Lambda.dtype)
+        scale = ((self.Lambda + _ALMOST_NOTHING * zeros) / 2).sqrt()
         return a * scale, b * scale, 2
 
 
@@ -158,6 +165,11 @@ def info_nce(
 
     Zimmermann et al. 2021, eq. 1 and 6, with the defaults as their code has it; Rusak et al. 2024,
     eq. 3, with `Quadratic`, "both", no own, and symmetric. The positive counts once in the sum.
+
+    The latter, AnInfoNCE, is as in the paper, not as in the published code: for the half with the
+    views exchanged, that takes s(z_i, z~_j) where the paper has s(z_j, z~_i), its transpose. At
+    true latents with Lambda 5 and 25 its gradients of the codes differ from these by 3.5 % at
+    N = 1,000 and by 14 % at N = 64.
 
     Args:
         z, z_tilde: (N, n), codes of the anchors and of their positives.
@@ -428,10 +440,18 @@ def _check_p(p: float) -> None:
         raise UsageError(f"p must be at least 1, found {p}")
 
 
+def _is_known(learned: torch.Tensor) -> bool:
+    """Whether a look at the values costs nothing: that of an accelerator's waits for it."""
+    return learned.device.type == "cpu" or not learned.requires_grad
+
+
 def _check_tau(tau: float | torch.Tensor) -> None:
-    if isinstance(tau, torch.Tensor):  # its value is learned, and may lie on another device
+    if isinstance(tau, torch.Tensor):
         if tau.numel() != 1:
             raise UsageError(f"tau must be one number, found shape {tuple(tau.shape)}")
+        # What is not a number makes a loss that is none, which a training knows how to end on.
+        if _is_known(tau) and bool(tau <= 0):
+            raise UsageError(f"tau must be above 0, found {tau.item():g}")
     elif not 0 < tau < math.inf:
         raise UsageError(f"tau must be above 0, found {tau}")
 

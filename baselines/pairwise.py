@@ -11,7 +11,7 @@ import contextlib
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -32,7 +32,7 @@ except ImportError:  # plain torch will do
 BACKENDS = ("auto", "numba", "torch")
 
 _NARROW = (torch.float16, torch.bfloat16)
-_CACHED = 1 << 20  # similarities of a block on a processor
+_CACHED = 1 << 18  # similarities of a block to a thread: two such arrays fit its cache
 _LARGE = 1 << 26  # on an accelerator
 
 # exp(s - largest s) below exp(these) is 0: none of 1e12 of them would change a sum, but processors
@@ -156,8 +156,10 @@ def _torch_forward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """log sum exp of the similarities of every row, the largest, and sum exp(s - largest)."""
     peak, total = a.new_empty(len(a)), a.new_empty(len(a))
-    for rows in _blocks(a, b):
-        scores = _scores(a, b, p, offset, rows)
+    columns = b.T.contiguous()
+    for rows, scores, free in _blocks(a, b):
+        _scores(a[rows], columns, p, scores, free)
+        _leave_out(scores, offset, rows)
         peak[rows] = scores.amax(1)
         top = torch.where(peak[rows] == -math.inf, 0, peak[rows])
         total[rows] = _exp_rows(scores, top).sum(1)
@@ -173,24 +175,26 @@ def _torch_backward(
     scale: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradients of sum_ij scale_i exp(s_ij - peak_i) with exp's factor held: (N, n), (M, n)."""
-    of_a, of_b = torch.empty_like(a), torch.zeros_like(b)
-    for rows in _blocks(a, b):
-        weights = _exp_rows(_scores(a, b, p, offset, rows), peak[rows])
-        weights.mul_(scale[rows, None])
+    columns = b.T.contiguous()
+    of_a, of_columns = torch.empty_like(a), torch.zeros_like(columns)
+    for rows, scores, free in _blocks(a, b):
+        _scores(a[rows], columns, p, scores, free)
+        _leave_out(scores, offset, rows)
+        weights = _exp_rows(scores, peak[rows]).mul_(scale[rows, None])
         if p is None:
             of_a[rows] = weights @ b
-            of_b.addmm_(weights.T, a[rows])
+            of_columns.addmm_(a[rows].T, weights)
             continue
-        for k in range(a.shape[1]):
-            pull = a[rows, k, None] - b[:, k]
+        for k, column in enumerate(columns):
+            pull = torch.sub(a[rows, k, None], column, out=free)
             if p == 1:
                 pull.sign_()
             elif p != 2:
-                pull = pull.sign() * pull.abs_().pow_(p - 1)
+                pull = pull.abs().pow_(p - 1).copysign_(pull)
             pull.mul_(weights)
             of_a[rows, k] = -p * pull.sum(1)
-            of_b[:, k] += p * pull.sum(0)
-    return of_a, of_b
+            of_columns[k] += p * pull.sum(0)
+    return of_a, of_columns.T
 
 
 def _exp_rows(scores: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
@@ -200,34 +204,54 @@ def _exp_rows(scores: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
     return below.exp_()
 
 
-def _blocks(a: torch.Tensor, b: torch.Tensor) -> list[slice]:
-    rows = max(1, (_CACHED if a.device.type == "cpu" else _LARGE) // len(b))
-    return [slice(s, min(s + rows, len(a))) for s in range(0, len(a), rows)]
+def _blocks(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    """Rows of a, with room for two arrays (rows, M), which all blocks share."""
+    fits = _CACHED * torch.get_num_threads() if a.device.type == "cpu" else _LARGE
+    size = max(1, fits // len(b))
+    room = a.new_empty(2, min(size, len(a)), len(b))
+    for start in range(0, len(a), size):
+        rows = slice(start, min(start + size, len(a)))
+        scores, free = room[:, : rows.stop - start]
+        yield rows, scores, free
 
 
 def _scores(
-    a: torch.Tensor, b: torch.Tensor, p: float | None, offset: int | None, rows: slice
-) -> torch.Tensor:
-    """s of some rows, (rows, M); -inf for what is left out.
+    a: torch.Tensor,
+    columns: torch.Tensor,
+    p: float | None,
+    scores: torch.Tensor,
+    apart: torch.Tensor,
+) -> None:
+    """s of some rows and all candidates, into scores.
 
     A dimension at a time: |a|^2 + |b|^2 - 2 a . b would cancel.
+
+    Args:
+        a: (rows, n).
+        columns: (n, M), the candidates.
+        p: of the similarity.
+        scores, apart: (rows, M); the second is overwritten.
     """
     if p is None:
-        scores = a[rows] @ b.T
-    else:
-        scores = a.new_zeros(rows.stop - rows.start, len(b))
-        for k in range(a.shape[1]):
-            apart = a[rows, k, None] - b[:, k]
-            if p == 2:
-                scores.addcmul_(apart, apart, value=-1)
-            else:
-                scores.sub_(apart.abs_() if p == 1 else apart.abs_().pow_(p))
-    if offset is not None:
-        first, last = max(rows.start, -offset), min(rows.stop, len(b) - offset)
-        if first < last:
-            out = scores[first - rows.start : last - rows.start, first + offset : last + offset]
-            out.diagonal().fill_(-math.inf)
-    return scores
+        torch.mm(a, columns, out=scores)
+        return
+    scores.zero_()
+    for k, column in enumerate(columns):
+        torch.sub(a[:, k, None], column, out=apart)
+        if p == 2:
+            scores.addcmul_(apart, apart, value=-1)
+        else:
+            scores.sub_(apart.abs_() if p == 1 else apart.abs_().pow_(p))
+
+
+def _leave_out(scores: torch.Tensor, offset: int | None, rows: slice) -> None:
+    """Puts -inf for the candidate i + offset of each row i, of scores (rows, M)."""
+    if offset is None:
+        return
+    first, last = max(rows.start, -offset), min(rows.stop, scores.shape[1] - offset)
+    if first < last:
+        out = scores[first - rows.start : last - rows.start, first + offset : last + offset]
+        out.diagonal().fill_(-math.inf)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

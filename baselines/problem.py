@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils import data as torch_data
 
+from threedident.baselines.checks import check_images
 from threedident.baselines.experiment import Experiment
 from threedident.datasets.dataset import ThreeDIdent, require_images
 from threedident.datasets.pairs import PairLoader, PositivePairs
@@ -27,7 +28,6 @@ Views = tuple[Tensors, Tensors]
 
 _SCORED, _HARD, _MEMBER = 1, 2, 3  # words that tell streams of random numbers apart
 _CONTINUED = 500_009
-_LEAST_SCORED = 16
 
 
 class Source(Protocol):
@@ -136,19 +136,10 @@ def make_problem(
         DatasetError: they cannot be read.
     """
     if experiment.data.observations == "synthetic":
-        refuse_images(experiment, data, test)
         return _synthetic(experiment, batch_size, device)
     if data is None:
         raise UsageError(f"{experiment.name} is trained on images: say which by --data DIR")
     return _images(experiment, data, test, batch_size, pin_memory=device.type == "cuda")
-
-
-def refuse_images(experiment: Experiment, data: Path | None, test: Path | None) -> None:
-    """Raises a UsageError where images are given to an experiment that makes its observations."""
-    if data is not None or test is not None:
-        raise UsageError(
-            f"{experiment.name} makes its own observations: leave out --data and --test"
-        )
 
 
 class _Synthetic:
@@ -247,6 +238,12 @@ class _Endless(torch_data.IterableDataset[Views]):
             number += stride
 
 
+def _shared(raw: Any, other: Any) -> int:
+    """How many rows of `other` (M, n) are rows of `raw` (N, n) as well."""
+    there = {row.tobytes() for row in raw}
+    return sum(row.tobytes() in there for row in other)
+
+
 def _images(
     experiment: Experiment,
     data: Path,
@@ -260,28 +257,9 @@ def _images(
     dataset = require_images(ThreeDIdent(data, factors=factors))
     scored = dataset if test is None else require_images(ThreeDIdent(test, factors=factors))
     n = len(dataset.factor_names)
-    if scored.source.shape != dataset.source.shape:
-        raise UsageError(
-            f"{test} has images of shape {scored.source.shape}, {data} of {dataset.source.shape}: "
-            "expected the same"
-        )
+    check_images(experiment, dataset.source, scored.source, (dataset.root, scored.root))
     manifest = dataset.source.manifest
     paired = manifest is not None and manifest.pair_process is not None
-    if paired != (wanted.pairs == "rendered") and wanted.pairs in ("matched", "rendered"):
-        needed = (
-            f"single images, and {data} was rendered in pairs: --set data.pairs=rendered --set "
-            "data.conditional=null"
-            if paired
-            else f"a dataset rendered in pairs (3dident render --pairs), and {data} holds single "
-            "images"
-        )
-        raise UsageError(f"{experiment.name} needs {needed}")
-    count = len(dataset) // 2 if paired else len(dataset)
-    if training.batch_size > count:
-        raise UsageError(
-            f"a batch of {training.batch_size} does not fit {data}, which holds {count} "
-            f"{'pairs' if paired else 'images'}: set training.batch_size, or render more"
-        )
     source: Source
     if wanted.pairs == "none":
         source = _Labelled(dataset, batch_size, training.seed)
@@ -303,14 +281,14 @@ def _images(
     notes = []
     if digest == tested:
         notes.append("R2 and MCC are those of images that it is trained on: see --test")
+    elif shared := _shared(dataset.source.raw_latents, scored.source.raw_latents):
+        notes.append(
+            f"{shared:,} of {len(scored):,} images of {scored.root} are images that it is trained "
+            "on: R2 and MCC are too good, see --test"
+        )
     names = [None if each.preset is None else each.preset.name for each in (dataset, scored)]
     if names[0] != names[1]:
         notes.append(f"trained on images of the preset {names[0]}, scored on those of {names[1]}")
-    if len(scored) < _LEAST_SCORED:
-        raise UsageError(
-            f"{scored.root} holds {len(scored)} images, expected at least {_LEAST_SCORED} to score "
-            "on: render more, or name another by --test"
-        )
     about: dict[str, Any] = {
         "observations": "images",
         "images": len(dataset),

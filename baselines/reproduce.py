@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from threedident.baselines import rundir, training
+from threedident.baselines import rundir
+from threedident.baselines.checks import check_devices
 from threedident.baselines.comparison import collect, write_comparison
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.studies import (
@@ -29,7 +30,7 @@ from threedident.baselines.studies import (
 from threedident.datasets.reading import open_source
 from threedident.errors import DatasetError, UsageError
 from threedident.files import explaining_write_errors, read_json, write_json
-from threedident.progress import Progress
+from threedident.progress import Progress, format_seconds
 from threedident.store import MANIFEST, DatasetDir, latents_digest
 
 RUNS, CLAIM = "runs", "reproduce.json"
@@ -103,6 +104,10 @@ def reproduce(
         for row in chosen
         if not _is_known(study, row, seed)
     ]
+    for _, _, experiment in planned:
+        check_devices(experiment, devices, accelerator)
+    for path in filter(None, (data, test)):
+        _describe(path)
     _claim(out, study, scale)
     images = _Images(
         out,
@@ -110,12 +115,20 @@ def reproduce(
         {TRAIN: data, TEST: test},
         cut.rendering,
     )
-    train = training.train if train is None else train
+    if not quiet:
+        done = sum(_is_finished(out, row, seed) for row, seed, _ in planned)
+        Progress.print(
+            f"{study.name} at scale {scale}: {len(planned)} runs, {done} of them finished already; "
+            f"writes to {out}; Ctrl-C stops, and the same command goes on"
+        )
     for number, (row, seed, experiment) in enumerate(planned):
         folder = run_folder(out, row.name, seed)
-        finished = (folder / rundir.RESULT).exists()
+        finished = _is_finished(out, row, seed)
         if not (quiet or finished):
-            Progress.print(f"run {number + 1} of {len(planned)}: {row.name}, seed {seed}")
+            Progress.print(
+                f"run {number + 1} of {len(planned)}: {row.name}, seed {seed}"
+                + _estimate(out, planned)
+            )
         where: dict[str, Path | None] = {"data": None, "test": None}
         if study.kind == "images":
             # The pixels themselves are scored on the test images alone.
@@ -124,7 +137,7 @@ def reproduce(
         if row.identity:
             score_observations(experiment, folder, where["test"])
         else:
-            train(
+            (train or _trainer())(
                 experiment,
                 folder,
                 **where,
@@ -142,6 +155,29 @@ def reproduce(
 def run_folder(out: Path, row: str, seed: int) -> Path:
     """Where a run of a reproduction lies."""
     return out / RUNS / row / f"seed{seed}"
+
+
+def _trainer() -> Trainer:
+    """`train`, which loads torch."""
+    from threedident.baselines.training import train
+
+    return train
+
+
+def _is_finished(out: Path, row: Row, seed: int) -> bool:
+    return (run_folder(out, row.name, seed) / rundir.RESULT).exists()
+
+
+def _estimate(out: Path, planned: Sequence[tuple[Row, int, Experiment]]) -> str:
+    """How long the rest may take, for a line; empty where no run tells."""
+    trained = [(row, seed) for row, seed, _ in planned if not row.identity]
+    done = [each for each in trained if _is_finished(out, *each)]
+    if not done:
+        return ""
+    results = [rundir.read_result(run_folder(out, row.name, seed)) for row, seed in done]
+    each = float(np.mean([result["seconds"] for result in results]))
+    left = format_seconds(each * (len(trained) - len(done)))
+    return f"; about {left} of training left, at {format_seconds(each)} a run"
 
 
 def _seeds(study: Study, cut: Scale, seeds: int | None) -> int:

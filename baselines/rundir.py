@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.baselines.checkpoints import NAME, PREVIOUS
 from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.baselines.records import METRICS
 from threedident.datasets.reading import open_source
@@ -16,9 +15,11 @@ from threedident.files import explaining_write_errors, read_json, replacing, wri
 from threedident.store import latents_digest
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
+CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 FORMAT, FORMAT_VERSION = "3dident-run", 1
 
 _LOCK = ".lock"
+_FREE = ("log_every", "score_every", "checkpoint_every")  # of no effect on what is learned
 
 
 def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[str, Any] | None:
@@ -41,21 +42,16 @@ def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[s
         if others or (out.exists() and not out.is_dir()):
             raise UsageError(f"{out} is not empty and holds no run: choose another --out")
         return None
-    if not any((out / name).exists() for name in (NAME, PREVIOUS, METRICS, RESULT)):
-        return None  # claimed, and never begun
+    if not has_begun(out):
+        return None
     there = load_experiment(out / EXPERIMENT)
     steps = experiment.training.steps
-    longer = steps > there.training.steps and experiment.training.schedule == "constant"
-    same = there.changed({"training.steps": steps}) if longer else there
-    if _identity(same) != _identity(experiment):
-        only_steps = there.changed({"training.steps": steps})
-        advice = "`3dident train --resume` goes on with what it holds"
-        if _identity(only_steps) == _identity(experiment):
-            advice = "a run can only be made longer, and where training.schedule = 'constant'"
+    if _identity(there.changed({"training.steps": steps})) != _identity(experiment):
         raise UsageError(
             f"{out} holds a run of {describe_difference(there, experiment)}: choose another "
-            f"--out ({advice})"
+            f"--out (`3dident train --resume {out}` goes on with what it holds)"
         )
+    _refuse_other_steps(there, experiment, out)
     if not (out / RESULT).exists():
         return None
     result = read_result(out)
@@ -66,6 +62,67 @@ def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[s
         with open_source(data) as source:
             refuse_other_data(out, trained_on, latents_digest(source.raw_latents))
     return result
+
+
+def has_begun(out: Path) -> bool:
+    """Whether a folder holds what a run has written; one that is only claimed can be another's."""
+    return (out / EXPERIMENT).exists() and any(
+        (out / name).exists() for name in (CHECKPOINT, PREVIOUS, METRICS, RESULT)
+    )
+
+
+def _refuse_other_steps(there: Experiment, asked: Experiment, out: Path) -> None:
+    """Raises a UsageError where a run cannot be made as long as it is asked to be."""
+    before, steps = there.training.steps, asked.training.steps
+    if steps == before:
+        return
+    held = f"{out} holds a run of {there.name!r} with training.steps = {before}, asked for {steps}"
+    anew = f"train anew into another --out with --set training.steps={steps}"
+    if asked.training.schedule == "constant":
+        if steps < before:
+            raise UsageError(
+                f"{held}: a run can be made longer, and not shorter; {anew} (`3dident train "
+                f"--resume {out}` goes on with what it holds)"
+            )
+        return
+    ends = "which takes the learning rate to 0 at the last step"
+    if (out / RESULT).exists():
+        raise UsageError(
+            f"{held}: it is finished, under training.schedule = {there.training.schedule}, {ends}, "
+            f"so that it cannot be extended; {anew} (and, for a run that can be extended later, "
+            "--set training.schedule=constant)"
+        )
+    raise UsageError(
+        f"{held}: under training.schedule = {there.training.schedule}, {ends}, the number of steps "
+        f"is fixed from the beginning; `3dident train --resume {out}` goes on to step {before}, or "
+        f"{anew}"
+    )
+
+
+def load_run(out: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment of a run, to go on with.
+
+    Args:
+        out: the run's folder.
+        changes: by dotted name: training.steps, or what has no effect on what is learned.
+
+    Raises:
+        UsageError: it holds no run, or a change would make it another.
+        DatasetError: what is there is damaged.
+    """
+    if not (out / EXPERIMENT).exists():
+        raise UsageError(f"{out} holds no run: there is no {EXPERIMENT} in it")
+    there = load_experiment(out / EXPERIMENT)
+    free = [f"training.{name}" for name in ("steps", *_FREE)]
+    for name, value in (changes or {}).items():
+        changed = there.changed({name: value})
+        if name not in free and changed != there:
+            raise UsageError(
+                f"{name} cannot be set: {out} goes on as it began, holding "
+                f"{describe_difference(there, changed)}: leave it out, or train anew into another "
+                f"--out; of a run only {', '.join(free)} can be changed"
+            )
+    return there.changed(changes or {})
 
 
 def claim(experiment: Experiment, out: Path, data: Path | None, test: Path | None) -> None:
@@ -157,7 +214,7 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
     """What must stay the same for a run to go on."""
     plain = {k: v for k, v in experiment.as_dict().items() if k not in ("title", "source")}
     plain["start"] = bool(plain["start"])  # the folder may have moved
-    for key in ("log_every", "score_every", "checkpoint_every"):
+    for key in _FREE:
         plain["training"].pop(key)
     return plain
 

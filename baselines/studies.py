@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from threedident.baselines.experiment import Experiment, load_experiment
+from threedident.baselines.experiment import Experiment, experiment_names, load_experiment
 from threedident.baselines.published import TABLE_1, TABLE_2, TABLE_4
 from threedident.errors import UsageError
 
 TRAIN, TEST = "3dident", "3dident-test"
+#: The scale at which nothing is learned.
+SMOKE = "smoke"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +104,7 @@ SCALES: Mapping[str, Scale] = {
         1,
         Rendering(250_000, 60_000, 4096, 60_000, 32, "draft"),
     ),
-    "smoke": Scale(
+    SMOKE: Scale(
         {
             **dict.fromkeys(("synthetic", "marginals", "anisotropic", "twenty"), _SMOKE_SYNTHETIC),
             "images": {**_SMOKE, "training.batch_size": 32},
@@ -319,6 +321,11 @@ def _of_generators() -> tuple[Row, ...]:
 
 _BESIDE_LAMBDA = ("linear_r2", "mcc", "linear_r2_content", "linear_r2_style")
 _BOTH_STATISTICS = ("linear_r2", "mcc", "linear_r2_batch_statistics", "mcc_batch_statistics")
+_ANINFONCE_AS = (
+    "AnInfoNCE is the paper's. For the second half of the symmetric loss the published code uses "
+    "the similarities of view 1 to view 2 without transposing them: at the true latents its "
+    "gradients differ by 3.5 % in batches of 1,000, by 14 % in batches of 64."
+)
 _OF_IMAGES = (
     "R2 and MCC with batch normalisation in evaluation mode; beside them with each batch's own "
     "statistics, as published."
@@ -396,6 +403,7 @@ STUDIES: Mapping[str, Study] = {
                 for name in names
             ),
             metrics=_BESIDE_LAMBDA,
+            note=_ANINFONCE_AS,
         ),
         Study(
             "hard-negatives",
@@ -422,6 +430,7 @@ STUDIES: Mapping[str, Study] = {
                 for name in ("ensemble-infonce", "ensemble-aninfonce", "ensemble")
             ),
             ("ensemble",),
+            note=_ANINFONCE_AS,
         ),
         Study(
             "tricl",
@@ -459,6 +468,20 @@ STUDIES: Mapping[str, Study] = {
         ),
     )
 }
+
+
+def presets_by_study() -> dict[str, list[Experiment]]:
+    """All built-in experiments, in the order of the tables that they are rows of, by its title."""
+    left = experiment_names()
+    groups: dict[str, list[Experiment]] = {}
+    for study in STUDIES.values():
+        names = dict.fromkeys(row.preset for row in study.rows if row.preset in left)
+        left = [name for name in left if name not in names]
+        if names:
+            title = f"{study.title}: `3dident reproduce {study.name}`"
+            groups[title] = [load_experiment(name) for name in names]
+    others = [load_experiment(name) for name in left]
+    return {"To begin with": others, **groups} if others else groups
 
 
 def find_study(name: str) -> Study:

@@ -10,13 +10,14 @@ import os
 import platform
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from threedident.baselines.experiment import Experiment, load_experiment, parse_experiment
+from threedident.baselines.checks import make_plan
+from threedident.baselines.experiment import Experiment, parse_experiment
 from threedident.errors import (
     DatasetError,
     MissingExtraError,
@@ -24,6 +25,7 @@ from threedident.errors import (
     TrainingError,
     UsageError,
 )
+from threedident.evaluate.assumptions import check_assumptions
 from threedident.evaluate.metrics import linear_r2, mcc
 from threedident.files import remove_leftovers, replacing, write_json
 from threedident.progress import Progress
@@ -62,24 +64,21 @@ from threedident.baselines.encoders import (
     save_encoder,
 )
 from threedident.baselines.objective import Objective
-from threedident.baselines.problem import Problem, Views, make_problem, refuse_images
+from threedident.baselines.problem import Problem, Views, make_problem
 from threedident.baselines.records import Records
 from threedident.baselines.rundir import (
-    EXPERIMENT,
     FORMAT,
     FORMAT_VERSION,
+    PREVIOUS,
     RESULT,
-    check,
     claim,
+    load_run,
     only_one,
-    read_places,
     read_result,
     refuse_other_data,
 )
 
 ENCODER, FAILED = "encoder.pt", "failed.pt"
-DEVICES = ("auto", "cpu", "cuda", "mps")
-
 _BATCH_STATISTICS = 512  # images to a batch of the published scores
 _PIXELS_AT_ONCE = 1 << 22  # of images that are encoded together
 _MOST_THREADS = 16  # that prepare batches
@@ -103,15 +102,17 @@ def train(
     Where the learning rate is constant, a finished run can be extended by asking for more steps.
 
     The directory holds `experiment.toml`, `metrics.csv`, TensorBoard's files, the last two
-    checkpoints, and at the end `encoder.pt` and `result.json`. A run that was killed and
+    checkpoints (one, where a finished run cannot be extended), and at the end `encoder.pt` and
+    `result.json`. A run that was killed and
     started again gives what it would have given: batches depend on seed and step alone. It
     returns at once where the run is finished.
 
     Args:
         experiment: what is trained.
         out: the run directory.
-        data: images to train on; None for synthetic observations.
-        test: images to score on; None: those of `data`.
+        data: images to train on; None for synthetic observations. See `make_plan` for what None
+            means where there are images.
+        test: images to score on; None: see there, and those of `data` where there are no others.
         devices: how many; the batch is shared between them, and so are negatives. Under
             torchrun: as many as it has started processes, on all nodes.
         accelerator: auto, cpu or cuda, as Lightning Fabric names them.
@@ -126,25 +127,23 @@ def train(
         DatasetError: the data cannot be read, or the run not be written.
         TrainingError: the loss is not finite.
     """
-    training = experiment.training
     started = processes_started()
     devices = started or devices
-    parts = devices * training.accumulate
-    if devices < 1 or training.batch_size % parts:
-        raise UsageError(
-            f"training.batch_size, {training.batch_size}, must be a multiple of devices times "
-            f"training.accumulate, found {devices} and {training.accumulate}"
-        )
-    if experiment.data.observations == "synthetic":
-        refuse_images(experiment, data, test)
     first = is_first_process()
     with only_one(out) if first else contextlib.nullcontext():
-        finished = check(experiment, out, data)
-        if finished is not None:
+        plan = make_plan(
+            experiment, out, data=data, test=test, devices=devices, accelerator=accelerator
+        )
+        if plan.finished is not None:
             if not quiet and first:
                 Progress.print(f"{out} is finished already")
-            return finished
+            return plan.finished
+        data, test = plan.data, plan.test
         fabric = _make_fabric(experiment, devices, accelerator)
+        if not quiet and first:
+            what, *lines = plan.lines
+            for line in (f"{what}, on {_describe_devices(fabric, threads)}", *lines):
+                Progress.print(line)
         rest = (experiment.as_dict(), str(out), data, test, quiet, threads)
         if started:
             fabric.launch(_enter, *rest)  # type: ignore[arg-type]
@@ -170,8 +169,6 @@ def is_first_process() -> bool:
 def _make_fabric(experiment: Experiment, devices: int, accelerator: str) -> Fabric:
     _quiet_lightning()
     precision = experiment.training.precision
-    if accelerator not in DEVICES:
-        raise UsageError(f"unknown device {accelerator!r}: expected one of {', '.join(DEVICES)}")
     if accelerator == "cuda" and not torch.cuda.is_available():
         raise UsageError("torch finds no CUDA device here: leave out --device, or use cpu")
     strategy, nodes = "ddp_spawn" if devices > 1 else "auto", 1
@@ -199,27 +196,18 @@ def _quiet_lightning() -> None:
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
 
 
-def resume(out: Path, *, data: Path | None = None, test: Path | None = None, **options: Any) -> Any:
+def resume(out: Path, *, changes: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Goes on with what a run directory holds; see `train`.
 
     Args:
         out: the run directory.
-        data, test: where the images are now; None: where they were.
+        changes: by dotted name; see `load_run`.
         options: further ones of `train`.
 
     Raises:
-        UsageError: it holds no run.
+        UsageError: it holds no run, or a change would make it another.
     """
-    if not (out / EXPERIMENT).exists():
-        raise UsageError(f"{out} holds no run: there is no {EXPERIMENT} in it")
-    there = read_places(out)
-    return train(
-        load_experiment(out / EXPERIMENT),
-        out,
-        data=data or there.get("data"),
-        test=test or there.get("test"),
-        **options,
-    )
+    return train(load_run(out, changes), out, **options)
 
 
 def _launch(fabric: Fabric, *arguments: Any) -> None:
@@ -373,6 +361,7 @@ class _Run:
         self.factor = 1.0  # of the learning rates, in the last step
         self.at_latents: AtLatents | None = None
         self.scores: dict[str, float] = {}
+        self.warnings: list[str] = []  # about the final scores
         if state is not None:
             try:
                 self._restore(state)
@@ -618,7 +607,9 @@ class _Run:
         training = self.experiment.training
         if self.images:
             z, x = self.problem.fresh(training.score_samples)
-            found, factors = _measured(z, self.encode(x), "single", "")
+            whole = self.encode(x)
+            found, factors = _measured(z, whole, "single", "")
+            self.warnings = _few_samples(z, whole, self.problem.about["factors"])
             order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
             codes = self.encode(x[order], batch_statistics=True)
             batch, per_factor = _measured(
@@ -649,6 +640,14 @@ def _measured(
     if correlation.per_factor is not None:
         per_factor[f"mcc{suffix}"] = correlation.per_factor.tolist()
     return {f"linear_r2{suffix}": r2.value, f"mcc{suffix}": correlation.value}, per_factor
+
+
+def _few_samples(z: torch.Tensor, codes: torch.Tensor, factors: list[str]) -> list[str]:
+    """What there is to say where scores are taken on too few images."""
+    found = check_assumptions(
+        z.double().numpy(), codes.double().numpy(), factors=factors, metrics=(), folds="single"
+    )
+    return [warning.message for warning in found if warning.code == "few_samples"]
 
 
 def _content(experiment: Experiment) -> Any:
@@ -802,7 +801,7 @@ def _run(
                     )
                 raise KeyboardInterrupt
     if first_process:
-        _finish(run)
+        _finish(run, quiet)
     fabric.barrier()
 
 
@@ -814,10 +813,12 @@ def _status(loss: float, scores: dict[str, float]) -> str:
     return text
 
 
-def _finish(run: _Run) -> None:
+def _finish(run: _Run, quiet: bool) -> None:
     """Writes the encoder and the result."""
     experiment, out = run.experiment, run.out
     scores, per_factor = run.final_scores()
+    for message in () if quiet else run.warnings:
+        Progress.print(f"warning: {message}")
     learned = run.objective.learned()
     about = {
         "experiment": experiment.name,
@@ -852,6 +853,19 @@ def _finish(run: _Run) -> None:
             "data": run.problem.about,
         },
     )
+    if experiment.training.schedule != "constant":
+        # It cannot be extended, so that nothing goes on from here; the last checkpoint stays, of
+        # which the run can be scored again, and on which another can start.
+        (out / PREVIOUS).unlink(missing_ok=True)
+
+
+def _describe_devices(fabric: Fabric, threads: int | None) -> str:
+    """What a run will run on, before it is launched."""
+    kind, count = fabric.device.type, fabric.world_size
+    if kind != "cpu":
+        return f"{count} device(s) of kind {kind}"
+    each = threads or torch.get_num_threads()
+    return f"cpu, {each} thread(s)" + (f" in each of {count} processes" if count > 1 else "")
 
 
 def describe_hardware(fabric: Fabric) -> str:

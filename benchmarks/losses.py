@@ -6,8 +6,9 @@ The synthetic benchmark's step: two views of 10 dimensions through the MLP, Info
 anchors as negatives, the gradients, Adam. For each p a table's row: the whole step, its most
 memory (of the process, with what torch itself takes), and the N x N part alone, forward and
 backward. Every cell has a process of its own, in turn; times are the least of the rounds, as
-others may use the machine. The baseline materialises ||z_i - z_j||, of N x N x n numbers, or for
-the dot product the N x N matrix; at 6,144 pairs it needs about 10 GB.
+others may use the machine. Of the baselines, broadcast materialises ||z_i - z_j||, of N x N x n
+numbers, or for the dot product the N x N matrix, and at 6,144 pairs needs about 10 GB; torch.cdist
+gives the N x N distances at once. For the dot product cdist has nothing, and stands for the same.
 """
 
 from __future__ import annotations
@@ -31,22 +32,37 @@ from threedident.baselines.pairwise import log_sum_exp
 
 N = 10
 POWERS = (2, 1, 3, None)
-VARIANTS = ("numba", "torch", "broadcast")
-LABELS = {"numba": "ours (numba)", "torch": "ours (blocks of torch)", "broadcast": "broadcast"}
+VARIANTS = ("numba", "torch", "cdist", "broadcast")
+PLAIN = ("cdist", "broadcast")  # all of the N x N at once
+LABELS = {
+    "numba": "ours (numba)",
+    "torch": "ours (blocks of torch)",
+    "cdist": "torch.cdist",
+    "broadcast": "broadcast",
+}
 
 
-def scores(a: torch.Tensor, b: torch.Tensor, p: int | None) -> torch.Tensor:
+def scores(a: torch.Tensor, b: torch.Tensor, p: int | None, variant: str) -> torch.Tensor:
     """All similarities at once, (N, M)."""
     if p is None:
         return a @ b.T
+    if variant == "cdist":
+        return -(torch.cdist(a, b, p) ** p)
     return -torch.sum(torch.abs(a[:, None] - b[None]) ** p, -1)
 
 
-def broadcast_loss(z: torch.Tensor, z_tilde: torch.Tensor, p: int | None) -> torch.Tensor:
+def plain_loss(z: torch.Tensor, z_tilde: torch.Tensor, p: int | None, variant: str) -> torch.Tensor:
     alike = z * z_tilde if p is None else -(torch.abs(z - z_tilde) ** p)
     positive = torch.sum(alike, -1)
-    both = torch.cat([positive[:, None], scores(z, z, p)], 1)
+    both = torch.cat([positive[:, None], scores(z, z, p, variant)], 1)
     return (both.logsumexp(1) - positive).mean()
+
+
+def sums(z: torch.Tensor, p: int | None, variant: str) -> torch.Tensor:
+    """log sum_j exp s(z_i, z_j), (N,): the N x N part."""
+    if variant in PLAIN:
+        return scores(z, z, p, variant).logsumexp(1)
+    return log_sum_exp(z, z, p, backend=variant)
 
 
 def least(rounds: int, call: Callable[[], object]) -> float:
@@ -78,8 +94,8 @@ def measure(
 
     def step() -> None:
         z, z_tilde = encoder(views).chunk(2)
-        if variant == "broadcast":
-            loss = broadcast_loss(z, z_tilde, p)
+        if variant in PLAIN:
+            loss = plain_loss(z, z_tilde, p, variant)
         else:
             loss = info_nce(z, z_tilde, similarity, backend=variant)
         optimizer.zero_grad()
@@ -89,11 +105,7 @@ def measure(
     z = torch.rand(batch, N, requires_grad=True)
 
     def alone() -> None:
-        if variant == "broadcast":
-            sums = scores(z, z, p).logsumexp(1)
-        else:
-            sums = log_sum_exp(z, z, p, backend=variant)
-        torch.autograd.grad(sums.sum(), z)
+        torch.autograd.grad(sums(z, p, variant).sum(), z)
 
     seconds = least(rounds, step)
     memory = most_memory()
@@ -112,15 +124,29 @@ def apart(
     return json.loads(done.stdout)
 
 
+def on_one_thread(variant: str, p: int, count: int) -> float:
+    """Seconds of the N x N part, forward and backward; the least of some calls."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    z = torch.rand(count, N, requires_grad=True)
+    try:
+        return least(5, lambda: torch.autograd.grad(sums(z, p, variant).sum(), z))
+    finally:
+        torch.set_num_threads(threads)
+
+
 def cases(short: bool) -> Iterator[Any]:
-    """A training step of the synthetic benchmark, of 10 dimensions: two views through the MLP,
+    """Of 10 dimensions. A training step of the synthetic benchmark: two views through the MLP,
     InfoNCE with all anchors as negatives, gradients, Adam; all processors, a process for each
-    figure. The baseline stores the N x N x n tensor (N x N for the dot product), as published
-    code does; memory is the most that the process has had, with what torch itself takes.
+    figure. The broadcast stores the N x N x n tensor (N x N for the dot product), as published
+    code does; torch.cdist the N x N distances. Memory is the most that the process has had, with
+    what torch itself takes. Then the N x N part of the loss alone, forward and backward, on one
+    thread: torch.cdist is the baseline, each figure the least of five calls.
     """
     batch, rounds = (256, 1) if short else (6144, 3)
-    variants = ("broadcast", "numba") if short else ("broadcast", "numba", "torch")
     for p in (2,) if short else (2, None):
+        variants = ["broadcast", *(["cdist"] if p else []), "numba", *([] if short else ["torch"])]
         what = f"{'dot product' if p is None else f'p = {p}'}, {batch:,} pairs"
         memory: dict[str, list[float]] = {variant: [] for variant in variants}
 
@@ -135,6 +161,13 @@ def cases(short: bool) -> Iterator[Any]:
         for name, unit, measure in (("step", "s", step), ("memory", "GiB", most)):
             contenders = {LABELS[v]: functools.partial(measure, v) for v in variants}
             yield f"{name}, {what}", unit, rounds, contenders
+    count, rounds = (64, 1) if short else (2048, 5)
+    for p in (2, 1, 3):
+        contenders = {
+            LABELS[variant]: functools.partial(on_one_thread, variant, p, count)
+            for variant in ("cdist", "torch", "numba", "broadcast")
+        }
+        yield f"N x N part, p = {p}, {count:,} codes, one thread", "s", rounds, contenders
 
 
 def main() -> None:
@@ -149,7 +182,7 @@ def main() -> None:
         return
     print(f"{batch} pairs, n = {N}, {torch.get_num_threads()} threads; s and GiB\n")
     heads = [f"{what}: {variant}" for what in ("step", "memory", "N x N") for variant in VARIANTS]
-    print("| p | " + " | ".join(heads) + " | step, broadcast / numba | N x N |")
+    print("| p | " + " | ".join(heads) + " | step, cdist / numba | N x N |")
     print("| --- |" + " --- |" * (len(heads) + 2))
     for p in POWERS:
         found = {variant: apart(p, variant, batch, rounds) for variant in VARIANTS}
@@ -159,7 +192,7 @@ def main() -> None:
             for variant in VARIANTS
         ]
         ratios = [
-            f"{found['broadcast'][what] / found['numba'][what]:.1f}" for what in ("step", "alone")
+            f"{found['cdist'][what] / found['numba'][what]:.1f}" for what in ("step", "alone")
         ]
         label = "dot" if p is None else str(p)
         print(f"| {label} | " + " | ".join([*cells, *ratios]) + " |", flush=True)

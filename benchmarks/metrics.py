@@ -74,7 +74,7 @@ def expected(samples: int) -> dict[str, dict[str, str]]:
         **dict.fromkeys((*one, "rotated"), "1"),
         "noisy": f"{r2:.3f}",
         "warped": f"{np.mean(np.square(warped)):.3f}",
-        "chance": f"{-FACTORS / (samples // 2):.3f}",
+        "chance": f"{held_out_chance(samples // 2, FACTORS):.3f}",
     }
     full = {**linear, "noisy": f"{best:.3f}", "warped": "1", "chance": "0"}
     plain = {
@@ -125,6 +125,15 @@ def expected(samples: int) -> dict[str, dict[str, str]]:
         },
         "explicitness": {**dict.fromkeys((*one, "rotated", "warped"), "1"), "chance": "0"},
     }
+
+
+def held_out_chance(rows: int, codes: int) -> float:
+    """The mean R2 of noise, fitted on so many rows and scored on as many others.
+
+    To first order in 1 / rows: the coefficients of the codes cost codes / (rows - codes - 2), the
+    intercept 1 / rows, and so does the mean of the scored rows, which R2 is held against.
+    """
+    return -(2 / rows + codes / (rows - codes - 2))
 
 
 def chance_match() -> float:

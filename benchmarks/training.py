@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from losses import broadcast_loss
+from losses import plain_loss
 from pairs import OneByOne, build, matched
 from torch import nn
 from torch.utils.data import DataLoader
@@ -67,7 +67,7 @@ def make_steps(mean: Any, std: Any, short: bool) -> dict[str, Step]:
     """By name: plain ones, and ours as `3dident train` makes them."""
 
     def plain(half: bool) -> Step:
-        loss = functools.partial(broadcast_loss, p=2)
+        loss = functools.partial(plain_loss, p=2, variant="broadcast")
         return make_step(Plain(mean, std), loss, half=half, last=False, fused=False)
 
     def ours(half: bool) -> Step:

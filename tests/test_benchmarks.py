@@ -11,9 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from threedident.cli import main
+from threedident.evaluate import metrics
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 HEAVY = ("bpy", "faiss", "h5py", "matplotlib", "numba", "numpy", "PIL", "pooch", "requests")
@@ -184,3 +187,39 @@ def test_help_loads_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Usage: ") == 1 + len(main.commands)
+
+
+def test_losses_are_held_against_the_distances_of_torch_too():
+    cases = {name: contenders for name, _, _, contenders in load("losses").cases(False)}
+    for name, contenders in cases.items():
+        assert ("torch.cdist" in contenders) == ("dot product" not in name)
+        assert {"broadcast", "ours (numba)", "ours (blocks of torch)"} <= set(contenders)
+    alone = [contenders for name, contenders in cases.items() if name.startswith("N x N part")]
+    assert [next(iter(contenders)) for contenders in alone] == ["torch.cdist"] * 3
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, None])
+def test_all_variants_of_the_losses_benchmark_compute_the_same(p):
+    losses = load("losses")
+    torch.manual_seed(0)
+    z, z_tilde = torch.rand(2, 40, losses.N, dtype=torch.float64)
+    found = [losses.sums(z, p, variant) for variant in losses.VARIANTS]
+    for each in found[1:]:
+        torch.testing.assert_close(each, found[0])
+    plain = [losses.plain_loss(z, z_tilde, p, variant) for variant in losses.PLAIN]
+    ours = losses.info_nce(z, z_tilde, losses.Dot() if p is None else losses.Power(p))
+    for each in plain:
+        torch.testing.assert_close(each, ours)
+
+
+def test_chance_of_a_held_out_r2_is_what_noise_scores():
+    benchmark = load("metrics")
+    assert benchmark.expected(4096)["linear_r2"]["chance"] == "-0.006"
+    random = np.random.default_rng(0)
+    scores = [
+        metrics.linear_r2(random.uniform(-1, 1, (400, 10)), random.standard_normal((400, 10))).value
+        for _ in range(300)
+    ]
+    error = np.std(scores) / math.sqrt(len(scores))
+    assert error < 0.0015
+    assert np.mean(scores) == pytest.approx(benchmark.held_out_chance(200, 10), abs=4 * error)

@@ -135,7 +135,7 @@ def test_a_missing_extra_is_one_line_of_advice(tmp_path):
 
     done = without("bpy", "from threedident.render.blender import import_bpy\nimport_bpy()")
     assert f"{MissingExtraError.__name__}: rendering needs bpy" in done.stderr
-    assert "pip install 'threedident[render]'" in done.stderr
+    assert "pip install '.[render]' in the checkout" in done.stderr
     (tmp_path / "a.obj").write_text("v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 3\n")
     words = ["render", "--out", str(tmp_path / "d"), "--shape", str(tmp_path / "a.obj")]
     done = without("trimesh", f"from threedident.cli import main\nmain({words!r})")
@@ -147,7 +147,7 @@ def test_a_missing_extra_is_one_line_of_advice(tmp_path):
 def test_the_direct_engine_without_warp():
     done = without("warp", "from threedident.render import direct")
     assert "the direct engine needs warp-lang (NVIDIA Warp)" in done.stderr
-    assert "pip install 'threedident[direct]'" in done.stderr
+    assert "pip install '.[direct]' in the checkout" in done.stderr
 
 
 def test_reading_works_without_the_render_extra(small_dataset):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,3 +206,19 @@ def test_every_row_fits_every_scale(scale: str) -> None:
             assert bool(row.data) == (study.kind == "images")
             if row.data.startswith("pairs-"):
                 assert made.data.pairs == "rendered"
+
+
+def test_the_list_of_presets_is_grouped_by_table_and_says_what_each_needs(cli: Any) -> None:
+    lines = cli("train", "--list").stdout.splitlines()
+    assert lines[0].split() == ["preset", "trained", "on", "steps", "what"]
+    place = {line.split()[0]: number for number, line in enumerate(lines) if line}
+    assert set(experiment_names()) < set(place)
+    assert lines[place["demo"]].split()[1:3] == ["images", "250"]
+    assert lines[place["table2-gennorm-box-laplace"]].split()[1:3] == ["synthetic", "300,001"]
+    heads = [line for line in lines if "`3dident reproduce " in line]
+    assert len(heads) == len({*STUDIES} - {"generators"})  # whose rows are those of table 4
+    table = next(
+        number for number, line in enumerate(lines) if "`3dident reproduce table2`" in line
+    )
+    until = lines.index("", table)
+    assert {line.split("-")[0] for line in lines[table + 1 : until]} == {"table2"}

@@ -15,9 +15,11 @@ import torch
 from hypothesis import strategies as st
 
 from threedident.baselines import losses, pairwise
+from threedident.baselines.experiment import load_experiment
 from threedident.baselines.losses import Bilinear, Dot, Power, Quadratic, info_nce
 from threedident.baselines.pairwise import log_sum_exp
 from threedident.errors import UsageError
+from threedident.sampling import seeded
 
 POWERS = (None, 1, 2, 3, 1.5, 2.5)
 BACKENDS = ("numba", "torch")
@@ -679,6 +681,85 @@ def test_arguments_of_the_other_losses_are_checked():
     ):
         with pytest.raises(UsageError, match=match):
             call()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_weight_of_zero_has_the_gradient_of_the_similarity(backend, dtype):
+    z, z_tilde = draw(12, 4, dtype=dtype), draw(12, 4, seed=1, dtype=dtype)
+    start = torch.tensor([0.0, 2.0, 0.0, 0.5], dtype=dtype)
+
+    def ours(a, b, weights):
+        options = {"negatives": "both", "own": False, "symmetric": True}
+        return info_nce(a, b, Quadratic(weights), **options, backend=backend).view(1)
+
+    def plain(a, b, weights):
+        def score(x, y):
+            return -(weights * (x - y) ** 2).sum(-1) / 2
+
+        return plain_info_nce(a, b, score, "both", False, symmetric=True).view(1)
+
+    found = with_gradients(ours, z, z_tilde, start)
+    expected = with_gradients(plain, z.double(), z_tilde.double(), start.double())
+    assert all(each.isfinite().all() for each in found)
+    assert_close(found, expected, 2e-6 if dtype == torch.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_negative_weights_and_temperatures_are_refused(learned):
+    def leaf(*values):
+        return torch.tensor(values, requires_grad=learned)
+
+    with pytest.raises(UsageError, match=r"Lambda must be at least 0, found -0\.5"):
+        Quadratic(leaf(1.0, -0.5))
+    for tau in (leaf(-1.0), leaf(0.0)):
+        for kind in (Dot, lambda t: Power(1, t), lambda t: Power(2, t)):
+            with pytest.raises(UsageError, match=r"tau must be above 0, found -?[01]$"):
+                kind(tau)
+
+
+def published_aninfonce(z, z_tilde, weights, transposed):
+    """As Rusak et al.'s code has it: all similarities, the own one left out.
+
+    It takes those of the views for both halves as they are, where the paper has the transpose.
+    """
+
+    def scores(a, b):
+        return -(weights * (a[:, None] - b[None]) ** 2).sum(-1) / 2
+
+    own = torch.eye(len(z), dtype=torch.bool)
+    first = scores(z, z).masked_fill(own, -math.inf)
+    second = scores(z_tilde, z_tilde).masked_fill(own, -math.inf)
+    across = scores(z, z_tilde)
+    halves = (
+        torch.cat([across, first], 1).logsumexp(1),
+        torch.cat([across.T if transposed else across, second], 1).logsumexp(1),
+    )
+    return (torch.stack(halves).mean(0) - across.diagonal()).mean().view(1)
+
+
+@pytest.mark.parametrize(("count", "apart"), [(64, 0.14), (1000, 0.035)])
+def test_aninfonce_is_the_papers_and_differs_from_the_published_code_as_said(count, apart):
+    process = load_experiment("aninfonce").processes[0]
+    Lambda = torch.tensor(process.conditional.Lambda, dtype=torch.float64)
+
+    def ours(a, b):
+        options = {"negatives": "both", "own": False, "symmetric": True}
+        return info_nce(a, b, Quadratic(Lambda), **options).view(1)
+
+    differences = []
+    for seed in range(3):
+        generator = seeded(seed)
+        z = process.marginal.marginal(process.space, count, generator=generator)
+        z_tilde = process.conditional.sample(process.space, z, generator=generator)
+        pair = z.double(), z_tilde.double()
+        found = with_gradients(ours, *pair)
+        paper = with_gradients(lambda a, b: published_aninfonce(a, b, Lambda, True), *pair)
+        assert_close(found, paper, 1e-12)
+        code = with_gradients(lambda a, b: published_aninfonce(a, b, Lambda, False), *pair)
+        mine, theirs = torch.cat(found[1:]), torch.cat(code[1:])
+        differences.append((mine - theirs).norm() / mine.norm())
+    assert float(sum(differences)) / 3 == pytest.approx(apart, rel=0.1)
 
 
 def test_the_polynomial_of_exp_is_accurate():

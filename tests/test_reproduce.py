@@ -446,6 +446,39 @@ def test_an_interrupted_renderer_stops_by_itself(
     assert (tmp_path / "stopped").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_reproduction_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"rows": ROWS, "scale": "smoke", "threads": 1}
+    reproduce("aninfonce", tmp_path, **options, train=FakeTraining())
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == (
+        f"aninfonce at scale smoke: 2 runs, 0 of them finished already; writes to {tmp_path}; "
+        "Ctrl-C stops, and the same command goes on"
+    )
+    assert said[1] == "run 1 of 2: aninfonce, seed 0"
+    assert said[2] == (
+        "run 2 of 2: aninfonce-infonce, seed 0; about 1:01 of training left, at 1:01 a run"
+    )
+    reproduce("aninfonce", tmp_path, **options, train=FakeTraining())
+    assert "2 runs, 2 of them finished already" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_table_says_what_its_numbers_and_columns_mean(tmp_path: Path) -> None:
+    meaningless = "The numbers mean nothing."
+    smoke = run("aninfonce", tmp_path / "smoke", FakeTraining(), rows="aninfonce")
+    assert meaningless in smoke
+    cpu = run("aninfonce", tmp_path / "cpu", FakeTraining(), rows="aninfonce", scale="cpu")
+    assert meaningless not in cpu
+    for table in (smoke, cpu):
+        assert "the published code uses the similarities of view 1 to view 2" in table
+        assert "`matches`:" not in table  # no such column
+    table = run("table2", tmp_path / "2", FakeTraining(), rows="table2-laplace-box-laplace")
+    assert "`matches`: whether pairs, space and model meet the theory's assumptions." in table
+
+
 def test_a_real_smoke_run(tmp_path: Path) -> None:
     options = {"rows": "sphere-uniform-vmf1-vmf", "scale": "smoke", "threads": 1, "quiet": True}
     table = reproduce("table1", tmp_path, changes=FAST, **options).read_text()

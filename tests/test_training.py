@@ -163,7 +163,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> Non
         checkpoints.save_checkpoint(tmp_path, {"step": step})
     state, damaged = checkpoints.load_checkpoint(tmp_path)
     assert state is not None and state["step"] == 2 and not damaged
-    path = tmp_path / checkpoints.NAME
+    path = tmp_path / checkpoints.CHECKPOINT
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     state, damaged = checkpoints.load_checkpoint(tmp_path)
     assert state is not None and state["step"] == 1 and len(damaged) == 1
@@ -392,12 +392,193 @@ def test_what_did_not_begin_leaves_the_folder_free(tmp_path: Path, images: Path)
 
 def test_a_run_can_be_extended(tmp_path: Path) -> None:
     run(small(training__steps=4), tmp_path / "parts")
+    with pytest.raises(UsageError, match="leave out --data"):
+        run(small(training__steps=4), tmp_path / "parts", data=tmp_path)
     longer = run(small(), tmp_path / "parts")
     assert longer["steps"] == 8
     run(small(), tmp_path / "whole")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     with pytest.raises(UsageError, match=r"training\.steps = 8, asked for 4"):
         run(small(training__steps=4), tmp_path / "parts")
+
+
+def test_a_finished_run_whose_schedule_ends_says_why_it_cannot_be_extended(tmp_path: Path) -> None:
+    experiment = small(training__schedule="cosine")
+    run(experiment, tmp_path / "run")
+    longer = experiment.changed({"training.steps": 30})
+    reason = (
+        r"with training\.steps = 8, asked for 30: it is finished, under training\.schedule = "
+        r"cosine, .* cannot be extended; train anew into another --out with --set training\.steps="
+        r"30"
+    )
+    for ask in (
+        lambda: run(longer, tmp_path / "run"),
+        lambda: training.resume(tmp_path / "run", changes={"training.steps": 30}),
+    ):
+        with pytest.raises(UsageError, match=reason) as refused:
+            ask()
+        assert "--resume" not in str(refused.value)
+
+
+def test_the_steps_of_an_unfinished_run_whose_schedule_ends_are_fixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = small(training__schedule="cosine")
+    with monkeypatch.context() as patched:
+        before_step(patched, 5, dies)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(experiment, tmp_path / "run")
+    with pytest.raises(UsageError, match=r"fixed from the beginning; .*--resume .* to step 8"):
+        run(experiment.changed({"training.steps": 30}), tmp_path / "run")
+
+
+def test_resume_extends_a_run_and_refuses_to_make_it_another(tmp_path: Path, cli: Any) -> None:
+    run(small(training__steps=4), tmp_path / "run")
+    for name, value, there in (
+        ("training.lr", 0.5, 0.0001),
+        ("training.seed", 7, 0),
+        ("loss.own", True, False),
+    ):
+        with pytest.raises(
+            UsageError, match=re.escape(f"{name} cannot be set: ") + rf".*{name} = {there}, asked"
+        ):
+            training.resume(tmp_path / "run", changes={name: value})
+    words = ["train", "--resume", "run", "--device", "cpu", "--threads", 1]
+    assert "8 steps in" in cli(*words, "--set", "training.steps=8").stdout
+    run(small(), tmp_path / "whole")
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "run"))
+    # What changes nothing that is learned, and what is as it was, may be given.
+    again = cli(*words, "--set", "training.log_every=1", "--set", "training.seed=0")
+    assert "finished already" in again.stderr
+    assert "leave out the preset" in cli("train", "demo", "--resume", "run", code=2).stderr
+
+
+def test_a_run_that_cannot_be_extended_keeps_one_checkpoint_of_which_it_can_be_scored(
+    tmp_path: Path,
+) -> None:
+    experiment = small(training__schedule="cosine")
+    first = run(experiment, tmp_path / "run")
+    assert not (tmp_path / "run" / checkpoints.PREVIOUS).exists()
+    (tmp_path / "run" / training.RESULT).unlink()
+    (tmp_path / "run" / training.ENCODER).unlink()
+    written = rows(tmp_path / "run")
+    assert run(experiment, tmp_path / "run") == first
+    assert rows(tmp_path / "run") == written
+    run(small(), tmp_path / "constant")
+    assert (tmp_path / "constant" / checkpoints.PREVIOUS).exists()
+
+
+def test_a_training_says_at_its_start_what_it_does_and_where(
+    tmp_path: Path, images: Path, cli: Any
+) -> None:
+    words = [f"--set={k}={v}" for k, v in IMAGES.items() if not k.startswith("data")]
+    done = cli("train", "table4-supervised", "--data", images, "--out", "run", *words)
+    lines = done.stderr.splitlines()
+    assert re.fullmatch(
+        r"training table4-supervised \(.+\): 3 steps of 16, seed 0, on cpu, 1 thread\(s\)", lines[0]
+    )
+    assert lines[1:4] == [
+        f"trained on {images}: 80 images of 32 x 32",
+        f"scored on 64 of 80 images of {images}",
+        "writes to run; Ctrl-C saves a checkpoint and stops, and the same command or "
+        "`3dident train --resume run` goes on",
+    ]
+    assert lines[4].startswith("note: R2 and MCC are those of images that it is trained on")
+    assert any("32 samples to fit 10 codes on" in line for line in lines[5:])
+    table = dict(line.rsplit(maxsplit=2)[::2] for line in done.stdout.splitlines()[5:15])
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    mcc = dict(zip(result["data"]["factors"], result["per_factor"]["mcc"], strict=True))
+    assert table == {name: f"{value:.4f}" for name, value in mcc.items()}
+
+
+def test_images_that_are_not_named_are_those_at_the_places_of_the_commands(
+    tmp_path: Path, cli: Any
+) -> None:
+    made.make(tmp_path / "data" / "3dident", 80, side=16)
+    words = [f"--set={k}={v}" for k, v in IMAGES.items() if not k.startswith("data")]
+    words += ["--device", "cpu"]
+    alone = cli("train", "table4-supervised", "--out", "alone", *words)
+    assert "data/3dident: 80 images of 16 x 16 (found here; --data names others)" in alone.stderr
+    assert "images that it is trained on" in alone.stderr
+    raw = np.random.default_rng(1).uniform(-1, 1, (40, 10))
+    made.make(tmp_path / "data" / "3dident-test", 40, side=16, raw=raw)
+    both = cli("train", "table4-supervised", "--out", "both", *words)
+    assert "40 images of data/3dident-test (found beside them; --test names others)" in both.stderr
+    assert "images that it is trained on" not in both.stderr
+    result = json.loads((tmp_path / "both" / "result.json").read_text())
+    assert (result["data"]["scored_on"], result["data"]["scored"]) == ("test images", 40)
+    # A run keeps to what it began with.
+    more = cli("train", "--resume", "alone", "--set", "training.steps=4", "--device", "cpu")
+    assert "scored on 64 of 80 images of" in more.stderr
+    result = json.loads((tmp_path / "alone" / "result.json").read_text())
+    assert (result["data"]["scored_on"], result["steps"]) == ("training images", 4)
+
+
+def test_test_images_that_are_training_images_are_named(tmp_path: Path, images: Path) -> None:
+    raw = ThreeDIdent(images).raw_latents.numpy().copy()
+    raw[30:] *= 0.5
+    made.make(tmp_path / "mixed", 80, side=32, raw=raw)
+    made.make(tmp_path / "fresh", 80, side=32, raw=raw * 0.9)
+    shutil.copytree(images, tmp_path / "copy")
+
+    def notes(test: Path | None) -> tuple[str, ...]:
+        return training.make_problem(
+            of_images("table4-supervised"),
+            data=images,
+            test=test,
+            batch_size=16,
+            device=torch.device("cpu"),
+        ).notes
+
+    for test in (None, images, tmp_path / "copy"):
+        assert notes(test) == ("R2 and MCC are those of images that it is trained on: see --test",)
+    (mixed,) = notes(tmp_path / "mixed")
+    assert mixed.startswith(
+        f"30 of 80 images of {tmp_path / 'mixed'} are images that it is trained"
+    )
+    assert notes(tmp_path / "fresh") == ()
+
+
+def test_what_does_not_fit_is_said_before_torch_is_loaded(tmp_path: Path, images: Path) -> None:
+    run(small(training__schedule="cosine", training__steps=1), tmp_path / "done")
+    run(small(training__steps=1), tmp_path / "short")
+    cases = [
+        (["train"], 2),
+        (["train", "--list"], 0),
+        (["train", "demo", "--show"], 0),
+        (["train", "nonsense", "--out", "x"], 2),
+        (["train", "demo", "--out", "x"], 2),
+        (["train", "demo", "--out", "x", "--data", "nowhere"], 2),
+        (["train", "table4-box", "--out", "x", "--data", str(images)], 2),
+        (["train", "aninfonce", "--out", "x", "--data", str(images)], 2),
+        (["train", "aninfonce", "--out", "x", "--device", "gpu"], 2),
+        (["train", "aninfonce", "--out", "x", "--set", "training.stepz=1"], 2),
+        (["train", "aninfonce", "--out", "done"], 2),
+        (["train", "--resume", "done", "--set", "training.steps=30"], 2),
+        (["train", "--resume", "short", "--set", "training.lr=1"], 2),
+        (["train", "--resume", "nowhere"], 2),
+        (["reproduce", "table9", "--out", "x"], 2),
+        (["reproduce", "table1", "--out", "x", "--scale", "huge"], 2),
+        (["reproduce", "table1", "--out", "x", "--rows", "nonsense"], 2),
+        (["reproduce", "table4", "--out", "x", "--data", "nowhere"], 2),
+        (["reproduce", "table1", "--out", "x", "--device", "gpu"], 2),
+    ]
+    code = (
+        "import sys\n"
+        "from threedident.cli import main\n"
+        f"for words, code in {cases!r}:\n"
+        "    try:\n"
+        "        main(words)\n"
+        "    except SystemExit as end:\n"
+        "        assert end.code == code, (words, end.code)\n"
+        "    assert 'torch' not in sys.modules, words\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall("^error: ", done.stderr, re.MULTILINE)) == len(cases) - 2
+    assert not (tmp_path / "x").exists()
 
 
 def test_another_number_of_devices_is_another_run(tmp_path: Path) -> None:

@@ -1161,21 +1161,38 @@ def compare_release(
 def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    from threedident.baselines.experiment import experiment_names, load_experiment
+    from threedident.baselines.studies import presets_by_study
 
-    names = experiment_names()
-    width = max(map(len, names))
-    for name in names:
-        click.echo(f"{name:{width}}  {load_experiment(name).title}")
+    groups = presets_by_study()
+    width = max(len(each.name) for presets in groups.values() for each in presets)
+    click.echo(f"{'preset':{width}}  {'trained on':10}  {'steps':>7}  what")
+    for title, presets in groups.items():
+        click.echo(f"\n{title}")
+        for each in presets:
+            kind, steps = each.data.observations, f"{each.training.steps:,}"
+            click.echo(f"{each.name:{width}}  {kind:10}  {steps:>7}  {each.title}")
     ctx.exit()
 
 
 @main.command()
 @click.argument("experiment", metavar="[PRESET|FILE.toml]", required=False)
-@click.option("--data", type=PATH, help="Images to train on; synthetic experiments need none.")
-@click.option("--test", type=PATH, help="Images to score on.  [default: those of --data]")
+@click.option(
+    "--data",
+    type=PATH,
+    help="Images to train on; synthetic experiments need none.  [default: data/3dident, if there]",
+)
+@click.option(
+    "--test",
+    type=PATH,
+    help="Images to score on.  [default: DATA-test beside --data, if there; else those of --data]",
+)
 @click.option("--out", type=PATH, help="The run's directory.")
-@click.option("--resume", type=PATH, metavar="RUN", help="Go on with a run, as it was started.")
+@click.option(
+    "--resume",
+    type=PATH,
+    metavar="RUN",
+    help="Go on with a run, as it was started; with --set training.steps=..., beyond its end.",
+)
 @click.option(
     "--set",
     "settings",
@@ -1194,7 +1211,11 @@ def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> N
 @click.option(
     "--device", default="auto", show_default=True, metavar="KIND", help="auto, cpu or cuda."
 )
-@click.option("--threads", type=click.IntRange(1), help="Of each process on a CPU.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    help="Of each process on a CPU.  [default: torch's choice, one per core]",
+)
 @click.option(
     "--list",
     is_flag=True,
@@ -1222,33 +1243,40 @@ def train(
     PRESET is a row of the papers' tables (see --list). The same command again continues a run
     that was interrupted, and so does --resume RUN.
     """
-    from threedident.baselines import training
+    from threedident.baselines.checks import make_plan
     from threedident.baselines.experiment import load_experiment, parse_setting
+    from threedident.baselines.rundir import load_run
 
-    options: dict[str, Any] = {"devices": devices, "accelerator": device, "threads": threads}
+    changes = dict(map(parse_setting, settings))
+    if seed is not None:
+        changes["training.seed"] = seed
     if resume is not None:
-        if experiment is not None or settings or seed is not None or out is not None:
+        if experiment is not None or out is not None:
             raise UsageError(
-                "--resume goes on as the run was started: leave out preset, --set, --seed and "
-                "--out; to extend a run, repeat its first command with a larger training.steps"
+                "--resume RUN goes on with the run of that directory: leave out the preset and "
+                "--out"
             )
-        out = resume
-        result = training.resume(resume, data=data, test=test, **options)
+        chosen, out = load_run(resume, changes), resume
+    elif experiment is None or (out is None and not show):
+        raise UsageError("expected a PRESET (see --list) and --out RUN, or --resume RUN")
     else:
-        if experiment is None or (out is None and not show):
-            raise UsageError("expected a PRESET (see --list) and --out RUN, or --resume RUN")
-        changes = dict(map(parse_setting, settings))
-        if seed is not None:
-            changes["training.seed"] = seed
         chosen = load_experiment(experiment).changed(changes)
-        if show or out is None:
-            click.echo(chosen.to_toml(), nl=False)
-            return
-        result = training.train(chosen, out, data=data, test=test, **options)
+    if show or out is None:
+        click.echo(chosen.to_toml(), nl=False)
+        return
+    options: dict[str, Any] = {"data": data, "test": test, "accelerator": device}
+    # Before torch is loaded. How many processes there are, torchrun says, to torch.
+    make_plan(chosen, out, **options)
+
+    from threedident.baselines import training
+
+    result = training.train(chosen, out, devices=devices, threads=threads, **options)
     if not training.is_first_process():  # of those that torchrun has started
         return
     for name, value in result["scores"].items():
         click.echo(f"{name}: {value:.4f}")
+    for line in _factor_table(result):
+        click.echo(line)
     click.echo(
         f"{result['steps']} steps in {result['seconds']:.0f} s; the encoder is "
         f"{out / training.ENCODER}, measurements are in {out / 'metrics.csv'}"
@@ -1257,6 +1285,20 @@ def train(
         click.echo(
             f"a report: 3dident evaluate reference:encoder={out / training.ENCODER} --data TEST"
         )
+
+
+def _factor_table(result: dict[str, Any]) -> list[str]:
+    """The final R2 and MCC of every factor, a line each."""
+    found = result.get("per_factor") or {}
+    scores = {label: found.get(name) or [] for name, label in (("linear_r2", "R2"), ("mcc", "MCC"))}
+    count = max(map(len, scores.values()))
+    names = result["data"].get("factors") or [f"factor {number}" for number in range(count)]
+    lines = [f"{'':20}" + "".join(f"{label:>9}" for label in scores)] if count else []
+    for number, name in enumerate(names[:count]):
+        cells = (values[number] if number < len(values) else None for values in scores.values())
+        shown = ("-" if value is None else f"{value:.4f}" for value in cells)
+        lines.append(f"{name:20}" + "".join(f"{cell:>9}" for cell in shown))
+    return lines
 
 
 @main.command()

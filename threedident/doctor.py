@@ -89,8 +89,8 @@ def _package(name: str, module: str, extra: str | None) -> Finding:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        target = f"threedident[{extra}]" if extra else "threedident"
-        return Finding(name, "missing", f"pip install '{target}'", extra)
+        target = f".[{extra}]" if extra else "."
+        return Finding(name, "missing", f"pip install '{target}' in the checkout", extra)
     if module == "bpy":  # loaded in a process of its own, below
         return Finding(name, "ok", version, extra)
     try:

@@ -34,7 +34,8 @@ class MissingExtraError(ThreeDIdentError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs {package}, which is not installed: pip install 'threedident[{extra}]'"
+            f"{purpose} needs {package}, which is not installed: pip install '.[{extra}]' in the "
+            "checkout of this toolkit"
         )
         self._parts = (package, extra, purpose)
 

@@ -1,0 +1,172 @@
+"""What a training is asked for, checked before torch is loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from threedident.baselines import rundir
+from threedident.baselines.experiment import Experiment
+from threedident.datasets.reading import Source, open_source
+from threedident.errors import UsageError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+#: Where images are looked for when none are named.
+DATA = Path("data/3dident")
+
+_LEAST_SCORED = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What a training will do.
+
+    Attributes:
+        data: the images it is trained on; None for synthetic observations.
+        test: the images it is scored on; None: those of `data`.
+        finished: the content of `result.json` where there is nothing left to do, or None.
+        lines: all this for people.
+    """
+
+    data: Path | None
+    test: Path | None
+    finished: dict[str, Any] | None
+    lines: tuple[str, ...]
+
+
+def make_plan(
+    experiment: Experiment,
+    out: Path,
+    *,
+    data: Path | None = None,
+    test: Path | None = None,
+    devices: int = 1,
+    accelerator: str = "auto",
+) -> Plan:
+    """Checks the arguments of `train` against each other, the images and the run's directory.
+
+    Nothing is written. Images that are not named are those that the run began with, and of a new
+    run `data/3dident` and, to score on, the dataset beside --data whose name ends in `-test`, where
+    there are such.
+
+    Raises:
+        UsageError: an argument does not fit.
+        DatasetError: the images or the run cannot be read.
+    """
+    training = experiment.training
+    check_devices(experiment, devices, accelerator)
+    synthetic = experiment.data.observations == "synthetic"
+    if synthetic and not data is test is None:
+        raise UsageError(
+            f"{experiment.name} makes its own observations: leave out --data and --test"
+        )
+    finished = rundir.check(experiment, out, data)
+    if finished is not None:
+        return Plan(data, test, finished, ())
+    what = experiment.name + (f" ({experiment.title})" if experiment.title else "")
+    size = f"{training.steps:,} steps of {training.batch_size:,}"
+    lines = [f"training {what}: {size}, seed {training.seed}"]
+    if synthetic:
+        lines.append("trained on synthetic observations, scored on fresh ones")
+    else:
+        data, test, lines_of_images = _find_images(experiment, out, data, test)
+        lines += lines_of_images
+    lines.append(
+        f"writes to {out}; Ctrl-C saves a checkpoint and stops, and the same command or "
+        f"`3dident train --resume {out}` goes on"
+    )
+    return Plan(data, test, None, tuple(lines))
+
+
+def check_devices(experiment: Experiment, devices: int, accelerator: str) -> None:
+    """Refuses devices of an unknown kind, and a batch that they cannot share.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    training = experiment.training
+    if accelerator not in DEVICES:
+        raise UsageError(f"unknown device {accelerator!r}: expected one of {', '.join(DEVICES)}")
+    if devices < 1 or training.batch_size % (devices * training.accumulate):
+        raise UsageError(
+            f"training.batch_size, {training.batch_size}, must be a multiple of devices times "
+            f"training.accumulate, found {devices} and {training.accumulate}"
+        )
+
+
+def check_images(
+    experiment: Experiment, data: Source, test: Source, names: tuple[Any, Any]
+) -> None:
+    """Refuses images that do not fit an experiment.
+
+    Args:
+        experiment: which.
+        data, test: the images it is trained and scored on.
+        names: what the user calls them.
+
+    Raises:
+        UsageError: they do not fit.
+    """
+    wanted, training = experiment.data, experiment.training
+    if test.shape != data.shape:
+        raise UsageError(
+            f"{names[1]} has images of shape {test.shape}, {names[0]} of {data.shape}: expected "
+            "the same"
+        )
+    paired = data.manifest is not None and data.manifest.pair_process is not None
+    if paired != (wanted.pairs == "rendered") and wanted.pairs in ("matched", "rendered"):
+        needed = (
+            f"single images, and {names[0]} was rendered in pairs: --set data.pairs=rendered --set "
+            "data.conditional=null"
+            if paired
+            else f"a dataset rendered in pairs (3dident render --pairs), and {names[0]} holds "
+            "single images"
+        )
+        raise UsageError(f"{experiment.name} needs {needed}")
+    count = len(data) // 2 if paired else len(data)
+    if training.batch_size > count:
+        raise UsageError(
+            f"a batch of {training.batch_size} does not fit {names[0]}, which holds {count} "
+            f"{'pairs' if paired else 'images'}: set training.batch_size, or render more"
+        )
+    if len(test) < _LEAST_SCORED:
+        raise UsageError(
+            f"{names[1]} holds {len(test)} images, expected at least {_LEAST_SCORED} to score "
+            "on: render more, or name another by --test"
+        )
+
+
+def _find_images(
+    experiment: Experiment, out: Path, data: Path | None, test: Path | None
+) -> tuple[Path, Path | None, list[str]]:
+    """The images of a training, and what they are, for people."""
+    found_data = found_test = ""
+    if rundir.has_begun(out):
+        there = rundir.read_places(out)
+        data, test = data or there.get("data"), test or there.get("test")
+    else:
+        if data is None and DATA.exists():
+            data, found_data = DATA, " (found here; --data names others)"
+        beside = None if data is None else data.with_name(f"{data.name}-test")
+        if test is None and beside is not None and beside.exists():
+            test, found_test = beside, " (found beside them; --test names others)"
+    if data is None:
+        raise UsageError(
+            f"{experiment.name} is trained on images: say which by --data DIR; there is no {DATA} "
+            "here"
+        )
+    with contextlib.ExitStack() as stack:
+        source = stack.enter_context(open_source(data))
+        scored = source if test is None else stack.enter_context(open_source(test))
+        names = data, data if test is None else test
+        check_images(experiment, source, scored, names)
+        height, width = source.shape[:2]
+        used = min(len(scored), experiment.training.score_samples)
+        many = f"{len(scored):,}" if used == len(scored) else f"{used:,} of {len(scored):,}"
+        lines = [
+            f"trained on {data}: {len(source):,} images of {height} x {width}{found_data}",
+            f"scored on {many} images of {names[1]}{found_test}",
+        ]
+    return data, test, lines
