@@ -445,10 +445,10 @@ def test_the_page(filled, tmp_path):
         "preliminary: 2 of 3 seeds",
         "embeddings: not verifiable on fresh data",
         "hyper-parameters chosen on the test set, as declared",
-        "95.30 ± 0.20",
-        "98.31 ± 0.04",
+        "0.9530 ± 0.0020",
+        "0.9831 ± 0.0004",
         "Entries were scored on 2 different test sets",
-        "R2 95.30 [94.90, 95.70]",
+        "R2 0.9530 [0.9490, 0.9570]",
         "the generator is not injective; see best R2",
     ):
         assert words in found.text, words
@@ -514,7 +514,7 @@ def test_add_list_and_html(cli, tmp_path):
     assert lines[0].split()[:4] == ["rank", "track", "entry", "seeds"]
     mine = next(line for line in lines if "An entry" in line)
     assert mine.split()[:5] == ["1", "exact", "pairs", "An", "entry"]
-    assert "96.00 +- 1.00" in mine
+    assert "0.9600 +- 0.0100" in mine
     assert sum("(published)" in line for line in lines) == 7
     assert "(published)" not in said("list", "--no-published")
     assert said("html", "--out", "site") == "wrote site/index.html\n"

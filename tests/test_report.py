@@ -46,7 +46,7 @@ def test_a_whole_page(codes):
     text = report(make_scores(), *codes)
     found = Structure(text)
     for words in (
-        *("An entry", "A. Author, B. Author", "exact pairs", "InfoNCE, ResNet-18", "250,000"),
+        *("An entry", "J. Doe, R. Roe", "exact pairs", "InfoNCE, ResNet-18", "250,000"),
         *("0.9500", "0.9460 to 0.9540", "-0.0020", "0.9946", "95.5%"),
         *("the generator is not injective; see best R2", "spotlight_position", "0.9630"),
         *("direct 1.19.0 standard", "ab" * 32, "numpy 1.26.4, scipy 1.17.1", '"folds": 2'),
@@ -58,7 +58,7 @@ def test_a_whole_page(codes):
     assert "script" not in found.names
     assert "style" not in [name for _, name, _ in found.attributes]
     assert [v for _, n, v in found.attributes if n in ("href", "src")] == [
-        "https://example.org/paper"
+        "https://example.org/our-paper"
     ]
 
 
