@@ -80,6 +80,7 @@ def test_an_entry_is_a_folder_fit_for_a_pull_request(tmp_path):
         "sha256": f"{3:064x}",
         "file": None,
         "link": LINK,
+        "files": [],
     }
     assert read_board(tmp_path / "board") == [run]
     assert [run] == find_runs("mine", tmp_path / "board") == find_runs(str(run.folder), tmp_path)
