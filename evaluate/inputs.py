@@ -216,7 +216,7 @@ def _another(what: str) -> UsageError:
     return UsageError(f"{what}: choose another --out, or add --overwrite to replace them")
 
 
-def _digests(submission: Submission, files: Any) -> set[str | None]:
+def _digests(submission: Submission, files: Any) -> list[str | None]:
     """SHA-256 of a submission with the files beside it that its scores name.
 
     Scores of earlier versions name none: then also with the weights that torch writes.
@@ -226,10 +226,10 @@ def _digests(submission: Submission, files: Any) -> set[str | None]:
         tries = [tuple(map(str, files))]
     elif submission.kind == "onnx" and files is None:
         tries.append((f"{submission.name}.data",))
-    found: set[str | None] = set()
+    found: list[str | None] = []
     for names in tries:
         try:
-            found.add(digest(submission, names))
+            found.append(digest(submission, names))
         except UsageError:  # such a file is not there, so that this is not it
             continue
     return found

@@ -73,8 +73,12 @@ def check_seen(
     digest = latents_digest(test.raw_latents)
     recorded = trained_on or {}
     what = None
-    if fitted_on is not None and latents_digest(fitted_on.raw_latents) == digest:
-        what = "the principal components were fitted on images of the same latents (--train)"
+    shared = 0 if fitted_on is None else _shared(fitted_on, test)
+    if shared:
+        what = (
+            f"the principal components were fitted on images of the same latents (--train) as "
+            f"{shared} of these {len(test)}"
+        )
     elif recorded.get("latents") == digest:
         what = "the encoder was trained on images of the same latents, as its run records"
     elif (
@@ -108,3 +112,9 @@ def check_seen(
             "fewer independent samples than images, so that the intervals are too narrow. Score "
             "on single images",
         )
+
+
+def _shared(fitted_on: Source, test: Source) -> int:
+    """How many images of a test set have latents of images that something was fitted on."""
+    there = {row.tobytes() for row in fitted_on.raw_latents}
+    return sum(row.tobytes() in there for row in test.raw_latents)

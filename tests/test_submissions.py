@@ -1291,10 +1291,14 @@ def test_a_training_split_is_said(rendered):
     assert "training_split" in warned(run.score_codes(codes(), rendered["train"], bootstrap=0))
 
 
-def test_images_that_principal_components_were_fitted_on_are_said(rendered):
+def test_images_that_principal_components_were_fitted_on_are_said(tmp_path, rendered):
     words = {"metrics": ["linear_r2"]}
-    seen = scored("reference:pca=3", rendered["test"], train=rendered["test"], **words)
-    assert "fitted on images of the same latents" in warned(seen)["seen_images"]
+    more = as_rendered(tmp_path / "more", 50, split="test")
+    for train in (rendered["test"], more):
+        seen = scored("reference:pca=3", rendered["test"], train=train, **words)
+        assert "as 40 of these 40" in warned(seen)["seen_images"]
+    some = scored("reference:pca=3", more, train=rendered["test"], **words)
+    assert "as 40 of these 50" in warned(some)["seen_images"]
     other = scored("reference:pca=3", rendered["test"], train=rendered["train"], **words)
     assert "seen_images" not in warned(other)
 
@@ -1371,9 +1375,10 @@ def test_scores_of_another_submission_are_not_overwritten(cli, tmp_path, rendere
         run.write(run.evaluate("b.npy", rendered["test"], bootstrap=0), Path("out"))
     cli("evaluate", "b.npy", *words, "--overwrite")
     assert json.loads(Path("out/scores.json").read_text())["submission"]["name"] == "b.npy"
-    Path("out/scores.json").write_text("{}")
-    before = b"{}"
-    refused("is damaged: it does not say whose scores it holds", "a.npy", *words)
+    for damaged in ("{}", "[", "[]", '{"submission": [], "data": {}}'):
+        Path("out/scores.json").write_text(damaged)
+        before = damaged.encode()
+        refused("is damaged: it does not say whose scores it holds", "a.npy", *words)
 
 
 def test_a_submission_with_weights_beside_it_can_be_scored_again(tmp_path, rendered):
