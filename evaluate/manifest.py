@@ -112,8 +112,14 @@ def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
         source: what an error calls it.
 
     Raises:
-        UsageError: a field is missing, unknown or does not fit.
+        UsageError: a field is missing, unknown, still as in the template, or does not fit.
     """
+    left = [key for key, value in data.items() if value in (FILL_IN, [FILL_IN])]
+    if left:
+        raise UsageError(
+            f"{source}: {', '.join(left)} {_verb(left)} still to be filled in. To score without a "
+            "manifest, move it elsewhere"
+        )
     try:
         return _parse(dict(data))
     except _Invalid as error:
@@ -153,9 +159,6 @@ def _parse(data: dict[str, Any]) -> SubmissionManifest:
     for key in data:
         if key not in names:
             raise _Invalid(f"unknown field {key!r:.60}: expected {', '.join(names)}")
-    left = [key for key, value in data.items() if value in (FILL_IN, [FILL_IN])]
-    if left:
-        raise _Invalid(f"{', '.join(left)} {_verb(left)} still to be filled in")
     track = _choice(data, "track", tuple(TRACKS))
     conditional: str | None = None
     width: float | tuple[float, ...] | None = None

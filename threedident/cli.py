@@ -1456,7 +1456,8 @@ def evaluate(
         time_limit=time_limit,
         memory_limit=memory_limit,
     )
-    run.write(found, out, overwrite=overwrite)
+    # What lies there was looked at before the work, which is not to be lost by now.
+    run.write(found, out, overwrite=True)
     what = found.scores["submission"]
     click.echo(f"{what['name']}: {what['codes']} codes of {len(found.z)} images")
     if what["about"]:
