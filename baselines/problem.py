@@ -299,7 +299,7 @@ def _images(
         "factors": list(dataset.factor_names),
         "scored_on": "training images" if digest == tested else "test images",
         "scored": min(len(scored), training.score_samples),
-        "best_r2": dict(scored.preset.best_r2) if scored.preset else {},
+        "best_r2": dict(scored.source.manifest.best_r2) if scored.source.manifest else {},
     }
     processes = experiment.processes
     if manifest is not None and manifest.pair_process is not None:

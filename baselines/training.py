@@ -825,6 +825,7 @@ def _finish(run: _Run, quiet: bool) -> None:
         "steps": run.step,
         "seed": experiment.training.seed,
         "scores": scores,
+        "data": run.problem.about,  # by which an evaluation knows the images it has seen
     }
     save_encoder(out / ENCODER, copy.deepcopy(run.encoder).float(), about)
     at = run.at_latents

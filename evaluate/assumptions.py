@@ -12,7 +12,11 @@ from threedident.evaluate.linear import Folds, splits
 
 #: Every code of a warning and when it is given.
 CODES = {
-    "few_samples": "fewer than 10 (m + 1) samples to fit m codes on",
+    "training_split": "the test set is of the split train",
+    "seen_images": "the encoder was fitted on the images that it is scored on",
+    "other_resolution": "the encoder was trained on images of another size",
+    "paired_images": "the test set was rendered in pairs",
+    "few_samples": "fewer than 10 (m + 1) samples to fit m codes on, or than 25 m^2 in all",
     "constant_factors": "factors that do not vary",
     "dependent_factors": "factors, or their squares, that correlate",
     "collapsed_codes": "codes that do not vary, or of too low a rank",
@@ -21,8 +25,12 @@ CODES = {
     "not_injective": "different latents of the generator share an image",
     "halves_differ": "the two halves of the samples do not look alike",
     "undefined_score": "a score that is no number",
+    "floored_r2": "an R2 that was cut off",
 }
 _PER_CODE = 10
+#: A held-out R2 of m codes on N rows is too low by 2 m / N of what it lacks to 1. From N of
+#: 25 m^2 on that is small beside its interval; benchmarks/intervals.py measures it.
+_PER_SQUARED_CODE = 25
 _DEPENDENT = 0.1  # a correlation that matters, if significant
 _SIGNIFICANT = 5.0  # standard errors
 _DUPLICATED = 0.999
@@ -52,6 +60,7 @@ def check_assumptions(
     metrics: Collection[str],
     folds: Folds,
     not_injective: Sequence[str] = (),
+    best_known: bool = False,
 ) -> tuple[Warning_, ...]:
     """Warnings, in the order of `CODES`.
 
@@ -62,21 +71,27 @@ def check_assumptions(
         metrics: names of the metrics that are computed.
         folds: of the linear regression.
         not_injective: reasons why the generator is not injective.
+        best_known: whether scores stand beside the best possible ones.
     """
     found = [
-        *_few_samples(z, z_hat, folds),
+        *_few_samples(z, z_hat, metrics, folds),
         *_factors(z, factors),
         *_codes(z, z_hat),
         *_dimensions(z, z_hat, metrics),
         *_halves(z, z_hat, factors),
     ]
     if not_injective:
+        beside = (
+            "where the best possible score is known, it stands beside the score, with the share "
+            "of it reached"
+            if best_known
+            else "the best possible scores are not known for these latents"
+        )
         found.append(
             Warning_(
                 "not_injective",
                 f"the generator is not injective: {'; '.join(not_injective)}. No encoder can "
-                "recover all factors; where the best possible score is known, it stands beside "
-                "the score, with the share of it reached",
+                f"recover all factors; {beside}",
             )
         )
     order = list(CODES)
@@ -88,14 +103,24 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _few_samples(z: Float64, z_hat: Float64, folds: Folds) -> Iterator[Warning_]:
+def _few_samples(
+    z: Float64, z_hat: Float64, metrics: Collection[str], folds: Folds
+) -> Iterator[Warning_]:
     rows = min(train.stop - train.start for train, _ in splits(len(z), folds))
-    width = z_hat.shape[1]
+    width, least = z_hat.shape[1], _PER_SQUARED_CODE * z_hat.shape[1] ** 2
     if rows < _PER_CODE * (width + 1):
         yield Warning_(
             "few_samples",
             f"{rows} samples to fit {width} codes on: R2 means little below "
             f"{_PER_CODE * (width + 1)}; use a larger test set or fewer codes",
+        )
+    elif len(z) < least and any(name.endswith("r2") for name in metrics):
+        off = "higher" if folds == "in-sample" else "lower"
+        yield Warning_(
+            "few_samples",
+            f"{len(z)} samples for {width} codes: the linear R2 is {off} than with ever more "
+            f"samples, by about {width / rows:.2g} of what it lacks to 1, which its interval often "
+            f"does not cover; from {least} samples on this is small",
         )
 
 

@@ -53,12 +53,15 @@ class Encoding:
         external: files beside an ONNX file that hold its weights.
         network_blocked: whether its process had no network; None where none was started.
         about: what else there is to say of it, as text.
+        trained_on: what is recorded of the images that an encoder of this toolkit was trained
+            on; see `seen.training_record`.
     """
 
     codes: Float32
     external: tuple[str, ...] = ()
     network_blocked: bool | None = None
     about: str | None = None
+    trained_on: Mapping[str, Any] | None = None
 
 
 def encode(

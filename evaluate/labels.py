@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from threedident.evaluate.scoring import METRICS
 
@@ -16,6 +17,18 @@ TRACKS: dict[str, str] = {
     "augmentations": "augmentations",
     "other": "other",
 }
+
+
+#: What the intervals of scores are intervals of.
+OF_INTERVALS = (
+    "of the expected score at this number of images; with ever more, a held-out R2 is higher"
+)
+
+
+def no_best_scores(scores: Mapping[str, Any]) -> str | None:
+    """Why scores do not stand beside the best possible ones, a line; None where they do."""
+    reason = scores["data"].get("why_no_best_r2")
+    return f"no best possible scores are given: {reason}" if reason else None
 
 
 def metric_label(name: str) -> str:

@@ -14,9 +14,12 @@ from typing import Any
 
 from threedident.errors import UsageError
 from threedident.evaluate.labels import is_entry_id
+from threedident.evaluate.manifest import refuse_placeholders
 from threedident.evaluate.markup import is_web_link, runs_nothing
 from threedident.evaluate.schema import read_scores
-from threedident.evaluate.submission import file_digest
+from threedident.evaluate.seen import UNRANKED
+from threedident.evaluate.submission import Submission as Scored
+from threedident.evaluate.submission import digest, file_digest
 from threedident.files import explaining_write_errors, write_json
 
 ENTRIES = "entries"
@@ -26,8 +29,12 @@ MANIFEST, SUBMISSION = "manifest.toml", "submission.json"
 _LARGEST_REPORT = 64_000_000
 _LARGEST_SUBMISSION = 100_000_000  # what hosts of git repositories take
 _LARGEST_NOTE = 100_000
+_ONE_FILE = (
+    "Export it as one file (torch.onnx.export with external_data=False, or "
+    "`onnx.save(onnx.load('mine.onnx'), 'one.onnx')`), and evaluate that"
+)
 #: May differ between the runs of an entry.
-_OF_A_RUN = ("seed", "data_seeds")
+_OF_A_RUN = ("seed", "data_seeds", "submission")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Submission:
         sha256: of the submission; None for a reference without a file.
         file: its name in the entry's folder; None where it is not there.
         link: where it can be had instead.
+        files: names of files beside it that hold its weights, in the entry's folder as well.
     """
 
     kind: str
@@ -47,6 +55,7 @@ class Submission:
     sha256: str | None
     file: str | None = None
     link: str | None = None
+    files: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,8 +108,10 @@ def add(
         The run, and whether it is new.
 
     Raises:
-        UsageError: a file does not fit; the manifest lacks entry or seed; there is another
-            run of the same entry and seed, or one whose manifest says something else.
+        UsageError: a file does not fit; the manifest lacks entry or seed, or is not filled in;
+            the scores are of images that the encoder was fitted on, or of a training split;
+            there is another run of the same entry and seed, or one whose manifest says something
+            else.
         DatasetError: the board cannot be written to.
     """
     scores = read_scores(path)
@@ -110,6 +121,8 @@ def add(
             f"{path}: an entry needs a manifest. `3dident evaluate --template` prints one to fill "
             "in; put it beside the submission, and evaluate again"
         )
+    refuse_placeholders(declared, str(path))
+    _refuse_seen(scores, path)
     report = _read_report(path.with_name(REPORT))
     kept = _describe(scores, submission, link)
     folder = board / ENTRIES / declared["entry"] / str(declared["seed"])
@@ -135,10 +148,36 @@ def add(
             write_json(made / SUBMISSION, dataclasses.asdict(kept))
             if kept.file is not None and submission is not None:
                 shutil.copyfile(submission, made / kept.file)
+                for name in kept.files:
+                    shutil.copyfile(submission.parent / name, made / name)
             made.rename(folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
     return read_run(folder), True
+
+
+def _refuse_seen(scores: Mapping[str, Any], path: Path) -> None:
+    """Refuses scores of images that encoders are fitted on.
+
+    Raises:
+        UsageError: the test set is of the split train, or the encoder has seen its images.
+    """
+    reason = None
+    if on_training_split(scores):
+        reason = "they are of images of the split `train`, which encoders are fitted on"
+    for warning in scores["warnings"]:
+        if warning["code"] in UNRANKED and reason is None:
+            reason = warning["message"]
+    if reason:
+        raise UsageError(
+            f"{path}: these scores cannot be ranked: {reason}. Render a test set with `3dident "
+            "render --split test`, and evaluate on that"
+        )
+
+
+def on_training_split(scores: Mapping[str, Any]) -> bool:
+    """Whether scores are of images of a training split."""
+    return bool(scores["data"].get("split") == "train")
 
 
 def _lasting(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,23 +218,55 @@ def _describe(scores: Mapping[str, Any], file: Path | None, link: str | None) ->
                 "entry, --link URL says where it can be had"
             )
         return Submission(kind, name, sha256, None, link)
-    size = _size(file)
-    if size > _LARGEST_SUBMISSION:
-        raise UsageError(
-            f"{file} has {size / 1e6:.0f} MB, more than the {_LARGEST_SUBMISSION / 1e6:.0f} MB "
-            "that an entry may hold: give --link URL instead"
-        )
-    if file_digest(file) != sha256:
-        raise UsageError(
-            f"{file} is not what was scored: its SHA-256 is not {sha256}. A submission in several "
-            "files cannot be kept with its entry: give --link URL instead"
-        )
     if not _may_be_called(file.name):
         raise UsageError(
             f"an entry's submission cannot be called {file.name!r}: rename it to letters, digits, "
             "'.', '_' and '-'"
         )
-    return Submission(kind, name, sha256, file.name, link)
+    files = _kept_files(found, file)
+    for each in (file, *(file.parent / name for name in files)):
+        size = _size(each)
+        if size > _LARGEST_SUBMISSION:
+            raise UsageError(
+                f"{each} has {size / 1e6:.0f} MB, more than the {_LARGEST_SUBMISSION / 1e6:.0f} MB "
+                "that a file of an entry may have: give --link URL instead"
+            )
+    return Submission(kind, name, sha256, file.name, link, files)
+
+
+def _kept_files(scored: Mapping[str, Any], file: Path) -> tuple[str, ...]:
+    """The files beside a submission that belong to it, once it is known to be what was scored.
+
+    Raises:
+        UsageError: it is not, or they cannot be kept with it.
+    """
+    kind, sha256 = scored["kind"], scored["sha256"]
+    if file_digest(file) == sha256:
+        return ()
+    named = scored.get("files")
+    # Scores of earlier versions do not name them: torch writes one, called after the model.
+    names = tuple(named) if named else (f"{scored['name']}.data",)
+    if kind == "onnx" and (named or (file.parent / names[0]).is_file()):
+        for name in names:
+            if not _may_be_called(name) or name == file.name:
+                raise UsageError(
+                    f"{file} has weights in {name!r}, a name that an entry cannot keep. {_ONE_FILE}"
+                )
+            if not (file.parent / name).is_file():
+                raise UsageError(
+                    f"{file} is the ONNX file of what was scored, or another: the weights were in "
+                    f"{name}, which is not beside it. Put it there"
+                )
+        if digest(Scored(kind, file.name, file), names) == sha256:
+            return names
+    hints = {
+        "python": ", which is that of a module and its checkpoint together, where it has one. An "
+        "entry does not keep both: give --link URL instead",
+        "onnx": "" if named else ". If it has weights in other files, put them beside it",
+    }
+    raise UsageError(
+        f"{file} is not what was scored: its SHA-256 is not {sha256}{hints.get(kind, '')}"
+    )
 
 
 def _may_be_called(name: str) -> bool:
@@ -271,8 +342,9 @@ def read_run(folder: Path) -> Run:
 def _read_submission(folder: Path, scores: Mapping[str, Any]) -> Submission:
     path = folder / SUBMISSION
     try:
-        found = Submission(**json.loads(_read_text(path, _LARGEST_NOTE)))
-    except (TypeError, ValueError, RecursionError) as error:
+        plain = json.loads(_read_text(path, _LARGEST_NOTE))
+        found = Submission(**{**plain, "files": tuple(plain.get("files") or ())})
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} does not describe a submission: {error}") from error
     scored = scores["submission"]
     same = (scored["kind"], scored["name"], scored["sha256"])
@@ -280,12 +352,12 @@ def _read_submission(folder: Path, scores: Mapping[str, Any]) -> Submission:
         raise UsageError(f"{path} is not of the submission that {SCORES} is of")
     if found.link is not None and not (isinstance(found.link, str) and is_web_link(found.link)):
         raise UsageError(f"{path}: the link must begin with https:// or http://")
-    if found.file is not None:
-        if not isinstance(found.file, str) or not _may_be_called(found.file):
+    for name in found.files if found.file is None else (found.file, *found.files):
+        if not isinstance(name, str) or not _may_be_called(name):
             raise UsageError(f"{path}: file must be the name of a file beside it")
-        kept = folder / found.file
+        kept = folder / name
         if kept.is_symlink() or not kept.is_file():
-            raise UsageError(f"{path} names the file {found.file!r}, which is not beside it")
+            raise UsageError(f"{path} names the file {name!r}, which is not beside it")
     return found
 
 

@@ -90,7 +90,7 @@ def _preface() -> Html:
             "p",
             "Encoders that recover the latent factors of rendered images, scored by ",
             element("code", "3dident evaluate"),
-            f". Scores are percents, mean ± sample standard deviation over seeds. {ENOUGH} seeds "
+            f". Scores are mean ± sample standard deviation over seeds. {ENOUGH} seeds "
             "make an entry, which is ranked among those of its track that were scored on the "
             "same data with the same settings; with fewer it is preliminary and has no rank.",
         ),
@@ -235,10 +235,10 @@ def _score(found: Average | None, metric: str) -> Html:
     label = metric_label(metric)
     if found is None:
         return _cell(label, NONE, data_metric=metric, data_value="", class_="number")
-    spread = "" if found.std is None else f" ± {100 * found.std:.2f}"
+    spread = "" if found.std is None else f" ± {found.std:.4f}"
     return _cell(
         label,
-        f"{100 * found.mean:.2f}{spread}",
+        f"{found.mean:.4f}{spread}",
         data_metric=metric,
         data_value=f"{found.mean:.9g}",
         data_rank=found.rank,
@@ -255,6 +255,8 @@ def _badges(row: Row) -> list[Html]:
     found = []
     if row.preliminary:
         found.append(badge(f"preliminary: {row.seeds} of {ENOUGH} seeds"))
+    if row.on_training_split:
+        found.append(badge("scored on a training split: not ranked", loud=True))
     if not row.verifiable:
         found.append(badge("embeddings: not verifiable on fresh data", loud=True))
     if row.manifest.get("hyperparameters") == CHOSEN_ON_TEST:
@@ -320,5 +322,5 @@ def _with_interval(run: Run, name: str) -> str:
     if value is None:
         return f"{label} {NONE}"
     low, high = run.scores["scores"][name].get("interval") or (None, None)
-    between = "" if low is None or high is None else f" [{100 * low:.2f}, {100 * high:.2f}]"
-    return f"{label} {100 * value:.2f}{between}"
+    between = "" if low is None or high is None else f" [{low:.4f}, {high:.4f}]"
+    return f"{label} {value:.4f}{between}"

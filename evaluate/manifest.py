@@ -23,6 +23,16 @@ _LARGEST_FILE = 65_536
 _MOST_SEEDS = 100
 _MOST_AUTHORS = 50
 _MOST_WIDTHS = 10
+#: What the template has where its reader is to write.
+FILL_IN = "FILL IN"
+#: Values of an earlier template, which nobody means.
+_PLACEHOLDERS: dict[str, Any] = {
+    "name": "Our encoder",
+    "authors": ["A. Author", "B. Author"],
+    "link": "https://example.org/paper",
+    "entry": "our-encoder",
+}
+_UNMISTAKABLE = ("authors", "link")  # the others can be meant
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +56,8 @@ class SubmissionManifest:
         entry: the id of its row in a leaderboard; runs with one id form one row.
         seed: of this training run.
         data_seeds: seeds of the rendered images it was trained on.
+        submission: the file's name without its folder, `package.module:factory` or
+            `reference:NAME`, of the submission it belongs to; None where it does not say.
     """
 
     name: str
@@ -64,6 +76,7 @@ class SubmissionManifest:
     entry: str
     seed: int
     data_seeds: tuple[int, ...]
+    submission: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -99,8 +112,14 @@ def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
         source: what an error calls it.
 
     Raises:
-        UsageError: a field is missing, unknown or does not fit.
+        UsageError: a field is missing, unknown, still as in the template, or does not fit.
     """
+    left = [key for key, value in data.items() if value in (FILL_IN, [FILL_IN])]
+    if left:
+        raise UsageError(
+            f"{source}: {', '.join(left)} {_verb(left)} still to be filled in. To score without a "
+            "manifest, move it elsewhere"
+        )
     try:
         return _parse(dict(data))
     except _Invalid as error:
@@ -111,6 +130,28 @@ def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
 
 class _Invalid(Exception):
     """What does not fit, without the name of the file."""
+
+
+def refuse_placeholders(manifest: Mapping[str, Any], source: str) -> None:
+    """Refuses a manifest that still names the example authors or link of an earlier template.
+
+    Args:
+        manifest: its fields, which fit.
+        source: what an error calls it.
+
+    Raises:
+        UsageError: it does; the message names every field that is as in the template.
+    """
+    left = [key for key, value in _PLACEHOLDERS.items() if manifest.get(key) == value]
+    if any(key in _UNMISTAKABLE for key in left):
+        raise UsageError(
+            f"{source}: {', '.join(left)} {_verb(left)} as in the template. Write what is true of "
+            "the submission, and evaluate again"
+        )
+
+
+def _verb(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _parse(data: dict[str, Any]) -> SubmissionManifest:
@@ -152,6 +193,7 @@ def _parse(data: dict[str, Any]) -> SubmissionManifest:
         data_seeds=tuple(
             _list(data, "data_seeds", _MOST_SEEDS, lambda v: _whole(v, "data_seeds"), least=0)
         ),
+        submission=None if data.get("submission") is None else _text(data, "submission", 300),
     )
 
 
@@ -224,25 +266,27 @@ def template() -> str:
         return ", ".join(values)
 
     return f"""\
-# Beside the submission as {NAME}, or given with --manifest.
-name = "Our encoder"
-authors = ["A. Author", "B. Author"]
-method = "InfoNCE, ResNet-18"
-link = "https://example.org/paper"  # may be left out
-preprocessing = "mean and standard deviation of the training images"
-output_space = "box"  # {some(OUTPUT_SPACES)}
+# Beside the submission as {NAME}, or given with --manifest. Write over every "{FILL_IN}".
+submission = "{FILL_IN}"  # the file it belongs to, such as "encoder.onnx"; may be left out
+name = "{FILL_IN}"
+authors = ["{FILL_IN}"]
+method = "{FILL_IN}"  # a line, such as "InfoNCE, ResNet-18"
+# link = "https://..."  # to a paper or code; may be left out
+preprocessing = "{FILL_IN}"  # such as "mean and standard deviation of the training images"
+output_space = "{FILL_IN}"  # {some(OUTPUT_SPACES)}
 
 # What it was trained with.
-track = "pairs-matched"  # {some(tuple(TRACKS))}
-conditional = "normal"  # of {some(_PAIRS)} alone: {some(CONDITIONALS)}
-width = 0.1  # likewise; in raw units, or a list with one per factor
-preset = "3dident"
-images = 250000  # how many different ones
-steps = 30000
-hyperparameters = "published"  # how they were chosen: {some(CHOSEN)}
+track = "{FILL_IN}"  # {some(tuple(TRACKS))}
+conditional = "{FILL_IN}"  # of {some(_PAIRS)}; else left out: {some(CONDITIONALS)}
+width = "{FILL_IN}"  # likewise; a number in raw units, or a list with one per factor
+preset = "{FILL_IN}"  # of the images, such as "3dident"
+images = "{FILL_IN}"  # a number: how many different ones
+steps = "{FILL_IN}"  # a number
+hyperparameters = "{FILL_IN}"  # how they were chosen: {some(CHOSEN)}
 
 # Runs of one entry form one row of a leaderboard; three seeds make it complete.
-entry = "our-encoder"
-seed = 0
-data_seeds = [0]  # of the rendered images it was trained on; these cannot test it afresh
+entry = "{FILL_IN}"  # an id, of small letters, digits and "-"
+seed = "{FILL_IN}"  # a number: of this training run
+# A list of numbers: seeds of the rendered images it was trained on; these cannot test it afresh.
+data_seeds = "{FILL_IN}"
 """

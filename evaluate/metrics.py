@@ -62,8 +62,11 @@ REGRESSORS = ("kernel", "mlp")
 def linear_r2(z: Any, z_hat: Any, *, folds: Folds = 2, adjusted: bool = False) -> Measured:
     """R2 of a linear regression with intercept from codes to factors, averaged over factors.
 
-    Zimmermann et al. 2021, section 4; invariant under invertible affine maps of the codes. Of
-    two folds the mean of both R2 is taken. The adjusted R2, 1 - (1 - R2) (N - 1) / (N - p - 1)
+    Zimmermann et al. 2021, section 4. With fewer codes than rows to fit on, it is invariant under
+    invertible affine maps of the codes; with more, the solution of minimum norm depends on their
+    scales. Of two folds the mean of both R2 is taken. An R2 ends at -1e9, also where it enters a
+    mean. Sums are in float64; the published code regresses in float32, and scores badly scaled or
+    nearly collinear codes lower. The adjusted R2, 1 - (1 - R2) (N - 1) / (N - p - 1)
     for codes of rank p (Ezekiel 1930), corrects a fit on the scored rows for the codes' number.
 
     Args:

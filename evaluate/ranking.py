@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from threedident.evaluate.labels import TRACKS, in_order, metric_label
-from threedident.evaluate.leaderboard import Run
+from threedident.evaluate.leaderboard import Run, on_training_split
 from threedident.evaluate.published_scores import SEEDS, TABLE_4, PublishedRow
 from threedident.store import differences
 
@@ -58,9 +58,14 @@ class Conditions:
 
     @functools.cached_property
     def key(self) -> str:
-        """Equal for equal conditions; short."""
+        """Equal for equal conditions; short.
+
+        The first digits of the test set's fingerprint, as its report has it, and some of the hash
+        of everything.
+        """
         text = json.dumps(self.data, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        everything = hashlib.sha256(text.encode()).hexdigest()
+        return f"{self.data['fingerprint'][:8]}-{everything[:4]}"
 
     @property
     def label(self) -> str:
@@ -100,6 +105,16 @@ class Row:
     def preliminary(self) -> bool:
         """Too few seeds for a rank."""
         return self.published is None and self.seeds < ENOUGH
+
+    @property
+    def on_training_split(self) -> bool:
+        """Scored on images that encoders are fitted on, so that it has no rank."""
+        return any(on_training_split(run.scores) for run in self.runs)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether it has ranks, and counts in those of others."""
+        return not self.preliminary and not self.on_training_split
 
     @property
     def verifiable(self) -> bool:
@@ -191,13 +206,13 @@ def _ranked(rows: list[Row]) -> list[Row]:
     rivals: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
         for metric, found in row.averages.items():
-            if not row.preliminary:
+            if row.ranked:
                 rivals.setdefault((row.track, row.data_key, metric), []).append(-found.mean)
     for means in rivals.values():
         means.sort()
 
     def rank(row: Row, metric: str, found: Average) -> Average:
-        if row.preliminary:
+        if not row.ranked:
             return found
         better = bisect.bisect_left(rivals[row.track, row.data_key, metric], -found.mean)
         return dataclasses.replace(found, rank=1 + better)
@@ -217,11 +232,17 @@ def metrics_of(rows: Iterable[Row]) -> list[str]:
 
 def remarks(rows: Iterable[Row]) -> list[str]:
     """What keeps rows from being compared, a sentence each."""
+    rows = list(rows)
+    lines = [
+        f"{row.name} was scored on images of a training split, and is not ranked"
+        for row in rows
+        if row.on_training_split
+    ]
     found = {row.data_key: row.conditions for row in rows if row.conditions is not None}
     if len(found) < 2:
-        return []
+        return lines
     several = list(found.values())
-    lines = [
+    lines += [
         f"Entries were scored on {len(several)} different test sets or with different settings. "
         "Ranks are given within each; scores of different ones do not compare."
     ]
@@ -245,14 +266,38 @@ def table(rows: Sequence[Row]) -> list[str]:
     for row, shown in zip(rows, names, strict=True):
         first = row.averages.get(metrics[0])
         rank = str(first.rank) if first and first.rank else "-"
-        cells = "".join(f"{_percent(row.averages.get(name)):<18}" for name in metrics)
+        cells = "".join(f"{_fraction(row.averages.get(name)):<18}" for name in metrics)
         lines.append(
             f"{rank:<6}{TRACKS[row.track]:<16}{shown:<{width}}{row.seeds:<7}{cells}{row.data_key}"
         )
     return [*lines, *(f"warning: {remark}" for remark in remarks(rows))]
 
 
-def _percent(found: Average | None) -> str:
+def as_data(rows: Iterable[Row]) -> dict[str, Any]:
+    """The rows as `3dident leaderboard list --json` prints them, plain data."""
+    rows = list(rows)
+
+    def scores(row: Row) -> dict[str, Any]:
+        return {name: dataclasses.asdict(each) for name, each in row.averages.items()}
+
+    return {
+        "rows": [
+            {
+                "name": row.name,
+                "entry": row.runs[0].entry if row.runs else None,
+                "track": row.track,
+                "published": row.published is not None,
+                "seeds": row.seeds,
+                "data": row.data_key,
+                "scores": scores(row),
+            }
+            for row in rows
+        ],
+        "remarks": remarks(rows),
+    }
+
+
+def _fraction(found: Average | None) -> str:
     if found is None:
         return "-"
-    return f"{100 * found.mean:.2f}" + ("" if found.std is None else f" +- {100 * found.std:.2f}")
+    return f"{found.mean:.4f}" + ("" if found.std is None else f" +- {found.std:.4f}")

@@ -14,7 +14,7 @@ from threedident.evaluate.inference import BATCH_SIZE
 from threedident.evaluate.labels import in_order
 from threedident.evaluate.leaderboard import Run
 from threedident.evaluate.run import evaluate
-from threedident.evaluate.submission import file_digest, identify
+from threedident.evaluate.submission import Submission, digest, identify
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset, preset_names
 from threedident.render.engine import EngineSettings
@@ -319,7 +319,7 @@ def _what_to_run(run: Run, encoder: Encoder) -> str:
             "--submission"
         )
     path = run.folder / kept.file
-    if file_digest(path) != kept.sha256:
+    if digest(Submission("onnx", kept.name, path), kept.files) != kept.sha256:
         raise UsageError(f"{path} is not what was scored: its SHA-256 is not {kept.sha256}")
     return f"{kept.name}={path}" if kept.kind == "reference" else str(path)
 

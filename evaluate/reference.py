@@ -16,11 +16,12 @@ from threedident.baselines.encoders import (
     ImageEncoder,
     ResNetEncoder,
     UnboundedOutput,
-    load_encoder,
+    read_encoder,
 )
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
 from threedident.evaluate.inference import BATCH_SIZE, Encoding
+from threedident.evaluate.seen import training_record
 from threedident.evaluate.submission import REFERENCE, Submission
 from threedident.progress import Progress
 
@@ -84,7 +85,7 @@ def run_reference(
             return Encoding(_apply(encoder, dataset, batch_size), about=about)
         case _:
             assert submission.checkpoint is not None
-            return Encoding(_trained(submission.checkpoint, dataset, batch_size))
+            return _trained(submission.checkpoint, dataset, batch_size)
 
 
 def _number(text: str, default: int, name: str) -> int:
@@ -105,11 +106,12 @@ def _batches(
             progress.advance(len(some))
 
 
-def _trained(checkpoint: Path, dataset: ThreeDIdent, batch_size: int) -> Float32:
-    encoder = load_encoder(checkpoint)
+def _trained(checkpoint: Path, dataset: ThreeDIdent, batch_size: int) -> Encoding:
+    encoder, about = read_encoder(checkpoint)
     if not isinstance(encoder, ImageEncoder):
         raise UsageError(f"{checkpoint} is an encoder of vectors, expected one of images")
-    return _apply(encoder, dataset, batch_size)
+    codes = _apply(encoder, dataset, batch_size)
+    return Encoding(codes, trained_on=training_record(checkpoint, about))
 
 
 def _apply(encoder: ImageEncoder, dataset: ThreeDIdent, batch_size: int) -> Float32:

@@ -17,7 +17,14 @@ import numpy.typing as npt
 from threedident.errors import UsageError
 from threedident.evaluate.arrays import checked, standardised, varying
 from threedident.evaluate.drawings import heat_map, scatter, shown_codes
-from threedident.evaluate.labels import NONE, TRACKS, in_order, metric_label
+from threedident.evaluate.labels import (
+    NONE,
+    OF_INTERVALS,
+    TRACKS,
+    in_order,
+    metric_label,
+    no_best_scores,
+)
 from threedident.evaluate.linear import fit_linear, splits, standardised_residual
 from threedident.evaluate.markup import (
     Child,
@@ -29,6 +36,7 @@ from threedident.evaluate.markup import (
     titled_table,
     web_link,
 )
+from threedident.evaluate.scoring import METRICS
 from threedident.files import explaining_write_errors, replacing
 
 if TYPE_CHECKING:
@@ -255,6 +263,7 @@ def _mean(values: Mapping[str, float | None] | None) -> float | None:
 
 def _score_table(scores: Mapping[str, Any]) -> Html:
     rows: list[list[Child]] = []
+    reason = no_best_scores(scores)
     for name in in_order(scores["scores"]):
         score = scores["scores"][name]
         share = _mean(score.get("share_of_best"))
@@ -274,11 +283,21 @@ def _score_table(scores: Mapping[str, Any]) -> Html:
         titled_table(head, rows),
         element(
             "p",
-            "Chance is the same score with the pairs of latents and codes shuffled. The share is "
-            "that of the best possible, a mean over factors.",
+            f"Intervals are {OF_INTERVALS}. Chance is the same score with the pairs of latents and "
+            "codes shuffled. The share is that of the best possible, a mean over factors.",
             class_="faint",
         ),
+        _remark(f"{reason[0].upper()}{reason[1:]}.") if reason else None,
+        *(
+            _remark(f"{METRICS[name].label}: {METRICS[name].note}.")
+            for name in in_order(scores["scores"])
+            if name in METRICS and METRICS[name].note
+        ),
     )
+
+
+def _remark(text: str) -> Html:
+    return element("p", isolated(text), class_="faint")
 
 
 def _factor_table(scores: Mapping[str, Any]) -> Html | None:
@@ -286,9 +305,7 @@ def _factor_table(scores: Mapping[str, Any]) -> Html | None:
     if not found:
         return None
     names = in_order(found)
-    best: dict[str, float] = {}
-    for score in found.values():
-        best.update(score.get("best_per_factor") or {})
+    best = {n: s["best_per_factor"] for n, s in found.items() if s.get("best_per_factor")}
     rows: list[list[Child]] = []
     for factor in dict.fromkeys(f for name in names for f in found[name]["per_factor"]):
         cells: list[Child] = [isolated(factor)]
@@ -297,12 +314,14 @@ def _factor_table(scores: Mapping[str, Any]) -> Html | None:
             value = _number(found[name]["per_factor"].get(factor))
             small = element("span", _interval(pair, 3), class_="faint") if pair else None
             cells.append(joined(value, small))
-        if best:
-            cells.append(_number(best.get(factor)))
+            if name in best:
+                cells.append(_number(best[name].get(factor)))
         rows.append(cells)
-    head: list[Child] = ["factor", *(isolated(metric_label(name)) for name in names)]
-    if best:
-        head.append("best R2")
+    head: list[Child] = ["factor"]
+    for name in names:
+        head.append(isolated(metric_label(name)))
+        if name in best:
+            head.append(isolated(f"best {metric_label(name)}"))
     return joined(element("h2", "By factor"), titled_table(head, rows))
 
 

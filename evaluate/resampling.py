@@ -19,7 +19,7 @@ from threedident.evaluate.arrays import Float64
 _CHUNK = 5_000_000  # counts at once, at most 200 replicates
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Score:
     """What a metric says.
 
@@ -35,6 +35,16 @@ class Score:
     per_factor: Float64 | None
     parts: Mapping[str, Any]
     choices: Mapping[str, Any]
+
+    def __float__(self) -> float:
+        """The score alone."""
+        return self.value
+
+    def __repr__(self) -> str:
+        """The score, and the names of what else there is."""
+        more = [] if self.per_factor is None else ["per_factor"]
+        names = ", ".join([*more, *(f"parts[{name!r}]" for name in self.parts)])
+        return f"{type(self).__name__}({self.value:.6g}{'; ' if names else ''}{names})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Replicates:
     parts: Mapping[str, Float64] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Measured(Score):
     """A score, and what it becomes when rows are drawn again.
 
@@ -61,8 +71,8 @@ class Measured(Score):
         replicate: from counts (b, N) of the rows used to the scores under them.
     """
 
-    folds: tuple[slice, ...] = dataclasses.field(repr=False, compare=False)
-    replicate: Callable[[Float64], Replicates] = dataclasses.field(repr=False, compare=False)
+    folds: tuple[slice, ...] = dataclasses.field(compare=False)
+    replicate: Callable[[Float64], Replicates] = dataclasses.field(compare=False)
 
     def plain(self) -> Score:
         """The score alone, without the data behind it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
+from threedident.evaluate.assumptions import Warning_
 from threedident.evaluate.inference import (
     BATCH_SIZE,
     MEMORY_LIMIT,
@@ -22,19 +23,33 @@ from threedident.evaluate.inference import (
     Encoding,
     run_encoder,
 )
+from threedident.evaluate.inputs import (
+    EMBEDDINGS,
+    REPORT,
+    SCORES,
+    check_inputs,
+    check_out,
+    fingerprint_of,
+    refuse_other_scores,
+)
+from threedident.evaluate.labels import OF_INTERVALS, no_best_scores
 from threedident.evaluate.linear import Folds
-from threedident.evaluate.manifest import NAME as MANIFEST
-from threedident.evaluate.manifest import SubmissionManifest, read_manifest
+from threedident.evaluate.manifest import SubmissionManifest
 from threedident.evaluate.schema import FORMAT, FORMAT_VERSION
 from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS, score
-from threedident.evaluate.submission import Submission, digest, identify
+from threedident.evaluate.seen import check_seen
+from threedident.evaluate.submission import Submission, digest
 from threedident.files import explaining_write_errors, replacing, write_json
-from threedident.store import latents_digest, toolkit_version
+from threedident.store import toolkit_version
 
 Float32 = npt.NDArray[np.float32]
 
-SCORES, EMBEDDINGS, REPORT = "scores.json", "embeddings.npy", "report.html"
 LIBRARIES = ("numpy", "scipy", "scikit-learn", "torch", "onnx", "onnxruntime", "h5py")
+#: What stands for a warning on the terminal where the report has more of it.
+_SHORT = {
+    "not_injective": "the generator is not injective, so that no encoder recovers every factor; "
+    "the report says why",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +61,14 @@ class Evaluation:
         z: (N, n) float32, raw latents.
         z_hat: (N, m) float32, codes.
         dataset: the test set.
+        submission: what was scored.
     """
 
     scores: Mapping[str, Any]
     z: Float32
     z_hat: Float32
     dataset: ThreeDIdent
+    submission: Submission
 
 
 def evaluate(
@@ -94,17 +111,23 @@ def evaluate(
             limit.
         DatasetError: the test set cannot be read.
     """
-    check_metrics(metrics)
-    found = identify(submission, trust=trust, checkpoint=checkpoint)
-    declared = find_manifest(found, manifest)
+    inputs = check_inputs(
+        submission,
+        data_root,
+        metrics=metrics,
+        manifest=manifest,
+        trust=trust,
+        checkpoint=checkpoint,
+        train=train,
+        factors=factors,
+    )
+    found, declared = inputs.submission, inputs.manifest
     data = ThreeDIdent(data_root, factors=factors or None)
+    fitted_on = None if train is None else ThreeDIdent(train)
     if found.kind == "reference":
         from threedident.evaluate.reference import run_reference
 
-        fitted_on = None if train is None else ThreeDIdent(train)
         encoding = run_reference(found, data, train=fitted_on, seed=seed, batch_size=batch_size)
-    elif train is not None:
-        raise UsageError("--train is for reference:pca: a submission is trained already")
     else:
         encoding = run_encoder(
             found,
@@ -113,18 +136,11 @@ def evaluate(
             time_limit=time_limit,
             memory_limit=memory_limit,
         )
-    z = data.raw_latents.numpy()
-    about = describe_data(data)
-    scored = score(
-        z,
-        encoding.codes,
-        factors=data.factor_names,
-        metrics=metrics,
-        best_r2=about["best_r2"],
-        not_injective=about["not_injective"] or (),
-        folds=folds,
-        bootstrap=bootstrap,
-        seed=seed,
+    seen = check_seen(
+        data.source,
+        declared=declared,
+        fitted_on=None if fitted_on is None else fitted_on.source,
+        trained_on=encoding.trained_on,
     )
     content = {
         "format": FORMAT,
@@ -133,20 +149,91 @@ def evaluate(
         "toolkit": toolkit_version(),
         "libraries": libraries(),
         "submission": {**_describe(found, encoding, declared), "batch_size": batch_size},
-        "data": about,
-        **scored.as_dict(),
+        **_score(encoding.codes, data, seen, metrics, folds, bootstrap, seed),
     }
-    return Evaluation(content, z, encoding.codes, data)
+    return Evaluation(content, data.raw_latents.numpy(), encoding.codes, data, found)
 
 
-def write(evaluation: Evaluation, out: Path) -> None:
-    """Writes scores.json, embeddings.npy and report.html into a folder, replacing those there.
+def score_codes(
+    z_hat: Any,
+    data: ThreeDIdent | str | Path,
+    *,
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    factors: Sequence[str] = (),
+    folds: Folds = 2,
+    bootstrap: int = 1000,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Scores codes at hand on a test set; `summary` makes a table of the result.
+
+    Args:
+        z_hat: (N, m), a row for every image, in order; numpy or torch.
+        data: the test set, or its path.
+        metrics: names from `scoring.METRICS`.
+        factors: names of factors or groups that count, where `data` is a path; none: all ten.
+        folds: 2, "single" or "in-sample".
+        bootstrap: replicates of a score.
+        seed: of everything random.
+
+    Returns:
+        The parts "data", "settings", "scores" and "warnings" of scores.json.
 
     Raises:
+        UsageError: an argument does not fit.
+        DatasetError: the test set cannot be read.
+    """
+    if not isinstance(data, ThreeDIdent):
+        data = ThreeDIdent(data, factors=factors or None)
+    elif factors:
+        raise UsageError("factors goes with a path: choose them when the dataset is opened")
+    return _score(z_hat, data, check_seen(data.source), metrics, folds, bootstrap, seed)
+
+
+def _score(
+    z_hat: Any,
+    data: ThreeDIdent,
+    seen: Iterable[Warning_],
+    metrics: Sequence[str],
+    folds: Folds,
+    bootstrap: int,
+    seed: int,
+) -> dict[str, Any]:
+    about = describe_data(data)
+    scored = score(
+        data.raw_latents.numpy(),
+        z_hat,
+        factors=data.factor_names,
+        metrics=metrics,
+        best_r2=about["best_r2"],
+        not_injective=about["not_injective"] or (),
+        folds=folds,
+        bootstrap=bootstrap,
+        seed=seed,
+    ).as_dict()
+    before = [dataclasses.asdict(warning) for warning in seen]
+    return {"data": about, **scored, "warnings": [*before, *scored["warnings"]]}
+
+
+def write(evaluation: Evaluation, out: Path, *, overwrite: bool = False) -> None:
+    """Writes scores.json, embeddings.npy and report.html into a folder.
+
+    Those of the same submission on the same test set are replaced.
+
+    Args:
+        evaluation: what was found.
+        out: the folder.
+        overwrite: whether to replace those of another submission or test set as well.
+
+    Raises:
+        UsageError: the folder holds the scores of another submission or test set.
         DatasetError: the disk is full or cannot be written to.
     """
     from threedident.evaluate.report import write_report
 
+    check_out(out, evaluation.submission)
+    if not overwrite:
+        fingerprint = evaluation.scores["data"]["fingerprint"]
+        refuse_other_scores(out, evaluation.submission, fingerprint)
     with explaining_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     with replacing(out / EMBEDDINGS) as temporary, temporary.open("wb") as file:
@@ -157,40 +244,13 @@ def write(evaluation: Evaluation, out: Path) -> None:
     write_json(out / SCORES, evaluation.scores)
 
 
-def check_metrics(names: Sequence[str]) -> None:
-    """Refuses an unknown metric before an hour of inference.
-
-    Raises:
-        UsageError: one is unknown.
-    """
-    for name in names:
-        if name not in METRICS:
-            raise UsageError(f"unknown metric {name!r}: expected some of {', '.join(METRICS)}")
-
-
-def find_manifest(submission: Submission, given: Path | None) -> SubmissionManifest | None:
-    """The manifest that was given, or lies beside a submission; None where there is none.
-
-    Raises:
-        UsageError: it cannot be read or does not fit.
-    """
-    if given is None and submission.path is not None:
-        beside = submission.path.parent / MANIFEST
-        given = beside if beside.is_file() else None
-    return None if given is None else read_manifest(given)
-
-
 def describe_data(data: ThreeDIdent) -> dict[str, Any]:
     """What scores.json says of a test set."""
     manifest, preset = data.source.manifest, data.preset
     settings = manifest.settings if manifest else {}
-    if manifest is None:
-        fingerprint = latents_digest(data.source.raw_latents)
-    else:
-        fingerprint = manifest.fingerprint
-    best = preset.best_r2 if preset else {}
+    best = manifest.best_r2 if manifest else {}
     return {
-        "fingerprint": fingerprint,
+        "fingerprint": fingerprint_of(data.source),
         "images": len(data),
         "preset": preset.name if preset else None,
         "split": settings.get("split"),
@@ -200,6 +260,9 @@ def describe_data(data: ThreeDIdent) -> dict[str, Any]:
         "factors": list(data.factor_names),
         "not_injective": preset.ambiguities() if preset else None,
         "best_r2": {name: best[name] for name in data.factor_names if name in best},
+        "why_no_best_r2": manifest.why_no_best_r2
+        if manifest
+        else "what drew the latents and rendered the images is not recorded",
     }
 
 
@@ -210,6 +273,7 @@ def _describe(
         "kind": submission.kind,
         "name": submission.name,
         "sha256": digest(submission, encoding.external),
+        "files": list(encoding.external),
         "codes": int(encoding.codes.shape[1]),
         "about": encoding.about,
         "manifest": None if declared is None else declared.as_dict(),
@@ -229,13 +293,42 @@ def libraries() -> dict[str, str]:
 
 
 def summary(scores: Mapping[str, Any]) -> list[str]:
-    """A table of the scores and a line for each warning, as lines of text."""
+    """Tables of the scores and what is to be said of them, as lines of text.
+
+    Args:
+        scores: what scores.json holds, or `score_codes` returns.
+    """
+    found = scores["scores"]
     lines = [f"{'metric':<20}{'value':>9}  {'95 % interval':<20}{'chance':>8}"]
-    for name, each in scores["scores"].items():
+    for name, each in found.items():
         interval = each["interval"]
         span = "" if interval is None else f"{_shown(interval[0])} to {_shown(interval[1])}"
         lines.append(f"{name:<20}{_shown(each['value']):>9}  {span:<20}{_shown(each['chance']):>8}")
-    lines += [f"warning: {each['message']}" for each in scores["warnings"]]
+    lines += ["", *_by_factor(found)]
+    if any(each["interval"] for each in found.values()):
+        lines.append(f"intervals: {OF_INTERVALS}")
+    if reason := no_best_scores(scores):
+        lines.append(reason)
+    lines += [f"{name}: {METRICS[name].note}" for name in found if METRICS[name].note]
+    for each in scores["warnings"]:
+        lines.append(f"warning: {_SHORT.get(each['code'], each['message'])}")
+    return lines
+
+
+def _by_factor(found: Mapping[str, Any]) -> list[str]:
+    """A table with a line a factor: of R2 and MCC, each beside the best possible."""
+    names = [name for name in DEFAULT_METRICS if found.get(name, {}).get("per_factor")]
+    if not names:
+        return []
+    columns: list[tuple[str, Mapping[str, float | None]]] = []
+    for name in names:
+        label, best = METRICS[name].label, found[name].get("best_per_factor")
+        columns.append((label, found[name]["per_factor"]))
+        columns += [(f"best {label}", best)] if best else []
+    lines = [f"{'factor':<20}" + "".join(f"{label:>10}" for label, _ in columns)]
+    for factor in columns[0][1]:
+        cells = "".join(f"{_shown(values.get(factor)):>10}" for _, values in columns)
+        lines.append(f"{factor:<20}{cells}")
     return lines
 
 

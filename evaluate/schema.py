@@ -109,6 +109,8 @@ def _check_submission(found: Mapping[str, Any], source: str) -> None:
     _whole(found["codes"], "submission.codes", 1)
     if found.get("batch_size") is not None:
         _whole(found["batch_size"], "submission.batch_size", 1)
+    for i, each in enumerate(_list(found.get("files") or [], "submission.files")):
+        _text(each, f"submission.files[{i}]")
     if found["manifest"] is not None:
         parse_manifest(_object(found["manifest"], "submission.manifest"), f"{source}, manifest")
 
@@ -147,6 +149,8 @@ def _check_data(found: Mapping[str, Any]) -> None:
     if not found["factors"]:
         raise _Invalid("data.factors names no factor")
     _numbers(found.get("best_r2"), "data.best_r2")
+    if found.get("why_no_best_r2") is not None:
+        _text(found["why_no_best_r2"], "data.why_no_best_r2")
 
 
 def _check_score(name: str, score: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from threedident.errors import UsageError
 from threedident.evaluate import disentanglement, metrics
 from threedident.evaluate.arrays import Float64, checked, mean_of_varying
 from threedident.evaluate.assumptions import CODES, Warning_, check_assumptions
-from threedident.evaluate.linear import FOLDS, Folds
+from threedident.evaluate.linear import FOLDS, LOWEST, Folds
 from threedident.evaluate.nonlinear import MOST_SAMPLES, sklearn_part
 from threedident.evaluate.resampling import Measured, Replicates, Score, bootstrap, interval
 from threedident.factors import FACTORS
@@ -67,6 +67,7 @@ class Metric:
             not known.
         by_columns: each factor is scored as if it were alone, so that all shuffles can be
             scored at once, as further factors.
+        note: in what it differs from what others call so, for where it is shown; else empty.
     """
 
     label: str
@@ -76,6 +77,7 @@ class Metric:
     lowest: float = 0.0
     best: Callable[[float], float] | None = None
     by_columns: bool = False
+    note: str = ""
 
     def chance(self, z: Float64, codes: Float64, options: Options) -> Float64:
         """The scores of shuffled pairs."""
@@ -167,6 +169,9 @@ METRICS: dict[str, Metric] = {
         "disentanglement, completeness and informativeness",
         lambda z, c, o: disentanglement.dci(z, c, folds=o.held_out, seed=o.seed),
         2,
+        note="not as in most of the literature: importances are by permutation of held-out rows, "
+        "and completeness is a plain mean over factors. `disentanglement.dci(z, z_hat, "
+        "importance='fit')` takes the importances of the fit; docs/scores.md has the rest",
     ),
     "mig": Metric("MIG", "mutual information gap", lambda z, c, o: disentanglement.mig(z, c)),
     "sap": Metric(
@@ -310,7 +315,13 @@ def score(
             for name in dict.fromkeys(metrics)
         }
         warnings = check_assumptions(
-            true, codes, factors=names, metrics=scores, folds=folds, not_injective=not_injective
+            true,
+            codes,
+            factors=names,
+            metrics=scores,
+            folds=folds,
+            not_injective=not_injective,
+            best_known=bool(best_r2),
         )
     undefined = [name for name, each in scores.items() if not math.isfinite(each.score.value)]
     if undefined:
@@ -320,6 +331,7 @@ def score(
                 f"{', '.join(undefined)}: no number with these samples; use a larger test set",
             ),
         )
+    warnings += tuple(_floored(scores, names))
     settings = {
         "samples": len(true),
         "factors": list(names),
@@ -404,6 +416,24 @@ def _scored(
         best,
         share,
     )
+
+
+def _floored(scores: Mapping[str, Scored], names: Sequence[str]) -> Iterator[Warning_]:
+    """A warning of R2s that were cut off, which says where they enter a mean."""
+    found = [
+        f"{metric} of {name}"
+        for metric, each in scores.items()
+        if METRICS[metric].lowest == -math.inf and each.score.per_factor is not None
+        for name, value in zip(names, each.score.per_factor.tolist(), strict=True)
+        if value <= LOWEST / 2  # in one of two folds at least
+    ]
+    if found:
+        yield Warning_(
+            "floored_r2",
+            f"{', '.join(found[:5])}{' and more' if len(found) > 5 else ''}: an R2 ends at "
+            f"{LOWEST:g}, which enters the mean over factors and says nothing. The codes of some "
+            "rows lie far outside of those that the regression was fitted on",
+        )
 
 
 def _pair(ends: Float64) -> tuple[float, float]:

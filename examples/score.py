@@ -25,5 +25,5 @@ with torch.inference_mode():
 out.mkdir(parents=True, exist_ok=True)
 np.save(out / "codes.npy", codes.numpy())
 result = evaluate(out / "codes.npy", root, metrics=("linear_r2", "mcc"))
-write(result, out)  # scores.json, report.html
+write(result, out, overwrite=True)  # scores.json, report.html, instead of those of an earlier run
 print("\n".join(summary(result.scores)))

@@ -18,9 +18,9 @@ BEST = {"object_hue": 0.963, "spotlight_hue": 0.9844, "background_hue": 0.9986}
 def make_manifest(entry: str = "an-entry", seed: int = 0, **changes: Any) -> dict[str, Any]:
     return {
         "name": "An entry",
-        "authors": ["A. Author", "B. Author"],
+        "authors": ["J. Doe", "R. Roe"],
         "method": "InfoNCE, ResNet-18",
-        "link": "https://example.org/paper",
+        "link": "https://example.org/our-paper",
         "preprocessing": "mean and std of the training set",
         "output_space": "box",
         "track": "pairs-exact",

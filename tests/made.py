@@ -12,6 +12,11 @@ import torch
 
 from threedident.datasets.convert import from_published
 from threedident.datasets.reading import read_images
+from threedident.presets import load_preset
+from threedident.render.engine import EngineSettings
+from threedident.render.job import dataset_settings
+from threedident.shards import ImageSums, Interval, write_shard
+from threedident.store import DatasetDir
 
 
 class MadeUp:
@@ -49,6 +54,37 @@ def make(
     made = MadeUp(count, side, raw)
     from_published(made, root, shard_size=100, compression=compression)
     return made
+
+
+def as_rendered(
+    root: Path, count: int, *, side: int = 16, seed: int = 0, split: str = "train", **latents: Any
+) -> Path:
+    """A dataset as `3dident render` records it, of noise; `latents` are given or conditional."""
+    preset = load_preset("3dident")
+    engine = EngineSettings(preset, side, "draft", "cpu", "direct", "1.0")
+    settings = dataset_settings(engine, seed=seed, split=split, **latents)
+    dataset = DatasetDir.create_or_open(
+        root,
+        settings,
+        shard_size=count,
+        compression=None,
+        about=preset.about(),
+        given=latents.get("given"),
+    )
+    raw = dataset.raw_latents(range(count))
+    images = np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), np.uint8)
+    write_shard(
+        root,
+        Interval(0, count),
+        images=images,
+        raw_latents=raw,
+        latents=preset.to_scene(raw),
+        sums=ImageSums.of(images, np.ones(count)),
+        fingerprint=dataset.manifest.fingerprint,
+        provenance={"device": "cpu", "toolkit_version": "1.0"},
+        compression="none",
+    )
+    return root
 
 
 def same(a, b) -> bool:

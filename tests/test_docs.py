@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import gc
 import html
+import json
 import os
 import re
 import runpy
@@ -187,7 +188,23 @@ def run(words: Sequence[str], out: str | None = None) -> None:
             code = main.main(list(words), "3dident", standalone_mode=False)
         except SystemExit as end:
             code = end.code
+    if out and "--template" in words:
+        fill_in(Path(out))
     assert not code, f"3dident {shlex.join(words)} exits with {code}; what it says stands below"
+
+
+def fill_in(path: Path) -> None:
+    """Writes what a reader would into a template of a manifest."""
+    values = {"output_space": "box", "track": "supervised", "hyperparameters": "published"}
+    numbers = {"images": 24, "steps": 2, "seed": 0, "data_seeds": [0]}
+    text = re.sub(r"^(conditional|width) = .*\n", "", path.read_text("utf-8"), flags=re.M)
+    text = text.replace('submission = "FILL IN"', 'submission = "encoder.onnx"')
+    text = text.replace('entry = "FILL IN"', 'entry = "our-encoder"')
+    for key, value in (values | numbers).items():
+        text = re.sub(rf'^{key} = "FILL IN"', f"{key} = {json.dumps(value)}", text, flags=re.M)
+    path.write_text(
+        text.replace('= "FILL IN"', '= "of a reader"').replace('["FILL IN"]', '["A reader"]')
+    )
 
 
 def run_script(words: Sequence[str]) -> None:

@@ -697,9 +697,11 @@ def read_embeddings(root: Path) -> None:
 
 
 def make_manifest(root: Path) -> None:
-    from threedident.evaluate.manifest import template
+    from boards import make_manifest as fields
 
-    (root / "SUBMISSION.toml").write_text(template())
+    from threedident.evaluate.leaderboard import as_toml
+
+    (root / "SUBMISSION.toml").write_text(as_toml(fields()))
 
 
 def read_manifest(root: Path) -> None:

@@ -25,6 +25,7 @@ from boards import (
 )
 from click.testing import CliRunner
 from conftest import run_command
+from made import as_rendered
 
 from threedident.cli import main
 from threedident.datasets.dataset import ThreeDIdent
@@ -80,6 +81,7 @@ def test_an_entry_is_a_folder_fit_for_a_pull_request(tmp_path):
         "sha256": f"{3:064x}",
         "file": None,
         "link": LINK,
+        "files": [],
     }
     assert read_board(tmp_path / "board") == [run]
     assert [run] == find_runs("mine", tmp_path / "board") == find_runs(str(run.folder), tmp_path)
@@ -118,6 +120,116 @@ def test_an_entry_needs_its_submission(tmp_path, options, message):
         options = {"submission": tmp_path / options["submission"]}
     with pytest.raises(UsageError, match=message):
         add(path, tmp_path / "board", **options)
+
+
+def test_scores_of_a_training_split_are_no_entry(tmp_path):
+    board = tmp_path / "board"
+    said = {"code": "seen_images", "message": "the encoder was trained on images of the same"}
+    for scores, reason in (
+        (changed(make_scores(), "data.split", "train"), "are of images of the split `train`"),
+        (changed(make_scores(), "warnings", [said]), "was trained on images of the same"),
+    ):
+        path = written(scores, tmp_path / "out")
+        with pytest.raises(
+            UsageError, match=f"cannot be ranked: .*{reason}.*--split test"
+        ) as caught:
+            add(path, board, link=LINK)
+        assert str(path) in str(caught.value)
+    assert not board.exists()
+    assert add(written(make_scores(), tmp_path / "out"), board, link=LINK)[1]
+
+
+def test_entries_of_a_training_split_are_read_and_not_ranked(filled, tmp_path):
+    """Of earlier versions, which took them."""
+    board = shutil.copytree(filled, tmp_path / "board")
+    for seed in range(3):
+        path = board / "entries" / "laplace" / str(seed) / "scores.json"
+        path.write_text(json.dumps(changed(json.loads(path.read_text()), "data.split", "train")))
+    rows = make_rows(read_board(board))
+    laplace, normal = by_name(rows)["Exact Laplace pairs"], by_name(rows)["Exact normal pairs"]
+    assert {each.rank for each in laplace.averages.values()} == {None}
+    assert {each.rank for each in normal.averages.values()} == {1}
+    assert any("Exact Laplace pairs was scored on images of a training" in r for r in remarks(rows))
+    assert "scored on a training split: not ranked" in Structure(index(rows)).text
+
+
+def test_the_authors_of_the_template_are_no_authors(tmp_path):
+    old = {"authors": ["A. Author", "B. Author"], "link": "https://example.org/paper"}
+    path = written(make_scores("our-encoder", name="Our encoder", **old), tmp_path / "out")
+    with pytest.raises(UsageError, match="name, authors, link, entry are as in the template"):
+        add(path, tmp_path / "board", link=LINK)
+    # One that is there stays readable.
+    run, _ = add(written(make_scores(), tmp_path / "out"), tmp_path / "board", link=LINK)
+    scores = changed(make_scores(), "submission.manifest.authors", old["authors"])
+    (run.folder / "scores.json").write_text(json.dumps(scores))
+    (run.folder / "manifest.toml").write_text(as_toml(scores["submission"]["manifest"]))
+    assert read_board(tmp_path / "board")[0].manifest["authors"] == old["authors"]
+
+
+def two_files(folder):
+    """An ONNX file and its weights beside it, as torch writes them by itself."""
+    folder.mkdir()
+    values = np.arange(768 * 10, dtype=np.float32).reshape(768, 10) / 768
+    linear_encoder(folder / "whole.onnx", np.zeros((2, 16, 16, 3)), np.zeros((2, 10)), 1.0)
+    model = onnx.load(folder / "whole.onnx")
+    weights = next(each for each in model.graph.initializer if each.name == "weights")
+    weights.CopyFrom(onnx.numpy_helper.from_array(values, "weights"))
+    path = folder / "mine.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="mine.onnx.data")
+    (folder / "whole.onnx").unlink()
+    assert (folder / "mine.onnx.data").is_file()
+    (folder / BESIDE).write_text(as_toml(make_manifest(submission="mine.onnx")))
+    return path
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_submission_in_two_files_is_kept_with_its_entry(tmp_path, named):
+    """Also where scores, of an earlier version, do not name the second one."""
+    path = two_files(tmp_path / "mine")
+    data = as_rendered(tmp_path / "data", 40, split="test")
+    write(evaluate(path, data, bootstrap=0), tmp_path / "out")
+    scores = json.loads((tmp_path / "out/scores.json").read_text())
+    assert scores["submission"]["files"] == ["mine.onnx.data"]
+    if not named:
+        del scores["submission"]["files"]
+        (tmp_path / "out/scores.json").write_text(json.dumps(scores))
+    run, _ = add(tmp_path / "out/scores.json", tmp_path / "board", submission=path)
+    assert run.submission.files == ("mine.onnx.data",)
+    for name in ("mine.onnx", "mine.onnx.data"):
+        assert (run.folder / name).read_bytes() == (path.parent / name).read_bytes()
+    assert recheck(run, data).holds
+    (run.folder / "mine.onnx.data").write_bytes(b"others")
+    with pytest.raises(UsageError, match=r"mine\.onnx is not what was scored"):
+        recheck(read_run(run.folder), data)
+    (run.folder / "mine.onnx.data").unlink()
+    with pytest.raises(UsageError, match=r"names the file 'mine\.onnx\.data', which is not beside"):
+        read_run(run.folder)
+    (path.parent / "mine.onnx.data").rename(path.parent / "moved")
+    said = r"weights were in mine\.onnx\.data, which is not" if named else "put them beside it"
+    with pytest.raises(UsageError, match=said):
+        add(tmp_path / "out/scores.json", tmp_path / "other", submission=path)
+
+
+def test_weights_under_a_name_that_cannot_be_kept(tmp_path):
+    """The way out that the error names works."""
+    path = two_files(tmp_path / "mine")
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="report.html")
+    data = as_rendered(tmp_path / "data", 40, split="test")
+    write(evaluate(path, data, bootstrap=0), tmp_path / "out")
+    with pytest.raises(UsageError, match=r"weights in .report\.html., a name that an entry"):
+        add(tmp_path / "out/scores.json", tmp_path / "board", submission=path)
+    onnx.save(onnx.load(path), "one.onnx")
+    (tmp_path / BESIDE).write_text(as_toml(make_manifest(submission="one.onnx")))
+    write(evaluate("one.onnx", data, bootstrap=0), tmp_path / "one")
+    run, _ = add(tmp_path / "one/scores.json", tmp_path / "board", submission=tmp_path / "one.onnx")
+    assert run.submission.files == ()
+
+
+def test_runs_of_an_entry_may_name_files_of_their_own(tmp_path):
+    for seed in range(2):
+        scores = make_scores(seed=seed, submission=f"encoder-{seed}.onnx")
+        add(written(scores, tmp_path / "out"), tmp_path / "board", link=LINK)
+    assert len(read_board(tmp_path / "board")) == 2
 
 
 def test_a_reference_encoder_needs_no_file(tmp_path):
@@ -445,10 +557,10 @@ def test_the_page(filled, tmp_path):
         "preliminary: 2 of 3 seeds",
         "embeddings: not verifiable on fresh data",
         "hyper-parameters chosen on the test set, as declared",
-        "95.30 ± 0.20",
-        "98.31 ± 0.04",
+        "0.9530 ± 0.0020",
+        "0.9831 ± 0.0004",
         "Entries were scored on 2 different test sets",
-        "R2 95.30 [94.90, 95.70]",
+        "R2 0.9530 [0.9490, 0.9570]",
         "the generator is not injective; see best R2",
     ):
         assert words in found.text, words
@@ -514,11 +626,34 @@ def test_add_list_and_html(cli, tmp_path):
     assert lines[0].split()[:4] == ["rank", "track", "entry", "seeds"]
     mine = next(line for line in lines if "An entry" in line)
     assert mine.split()[:5] == ["1", "exact", "pairs", "An", "entry"]
-    assert "96.00 +- 1.00" in mine
+    assert "0.9600 +- 0.0100" in mine
     assert sum("(published)" in line for line in lines) == 7
     assert "(published)" not in said("list", "--no-published")
     assert said("html", "--out", "site") == "wrote site/index.html\n"
     assert "An entry" in (tmp_path / "site" / "index.html").read_text("utf-8")
+
+
+def test_the_table_as_data_and_before_any_entry(filled):
+    found = json.loads(said("list", "--json", "--board", filled))
+    rows = {row["name"]: row for row in found["rows"]}
+    assert rows["Exact normal pairs"]["scores"]["mcc"]["rank"] == 1
+    assert rows["Exact normal pairs"]["entry"] == "normal"
+    assert rows["Exact normal pairs"]["seeds"] == 3
+    assert rows["Supervised"]["published"]
+    assert len(found["remarks"]) == 2
+    lines = said("list").splitlines()
+    assert sum("(published)" in line for line in lines) == 7
+    assert lines[-1].startswith("there are no entries yet: `3dident leaderboard add` makes")
+    assert len(json.loads(said("list", "--json"))["rows"]) == 7
+
+
+def test_data_are_named_as_in_the_report(filled):
+    """By the first digits of the fingerprint, which stands in both."""
+    run = find_runs("normal", filled)[0]
+    fingerprint = run.scores["data"]["fingerprint"]
+    row = by_name(make_rows(read_board(filled)))["Exact normal pairs"]
+    assert row.data_key.split("-")[0] == fingerprint[:8]
+    assert fingerprint in Structure((run.folder / "report.html").read_text("utf-8")).text
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_a_whole_page(codes):
     text = report(make_scores(), *codes)
     found = Structure(text)
     for words in (
-        *("An entry", "A. Author, B. Author", "exact pairs", "InfoNCE, ResNet-18", "250,000"),
+        *("An entry", "J. Doe, R. Roe", "exact pairs", "InfoNCE, ResNet-18", "250,000"),
         *("0.9500", "0.9460 to 0.9540", "-0.0020", "0.9946", "95.5%"),
         *("the generator is not injective; see best R2", "spotlight_position", "0.9630"),
         *("direct 1.19.0 standard", "ab" * 32, "numpy 1.26.4, scipy 1.17.1", '"folds": 2'),
@@ -58,8 +58,41 @@ def test_a_whole_page(codes):
     assert "script" not in found.names
     assert "style" not in [name for _, name, _ in found.attributes]
     assert [v for _, n, v in found.attributes if n in ("href", "src")] == [
-        "https://example.org/paper"
+        "https://example.org/our-paper"
     ]
+
+
+def column(text, heading):
+    """A column of the table by factor."""
+    table = text.split("By factor")[1]
+    heads = [html.unescape(h) for h in re.findall("<th[^>]*>(.*?)</th>", table.split("<tbody>")[0])]
+    place = [re.sub("<[^>]*>", "", head) for head in heads].index(heading)
+    rows = re.findall("<tr>(.*?)</tr>", table.split("<tbody>")[1].split("</tbody>")[0], re.S)
+    cells = [re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in rows]
+    return {re.sub("<[^>]*>", "", row[0]): re.sub("<[^>]*>", "", row[place]) for row in cells}
+
+
+def test_each_metric_stands_beside_ceilings_of_its_own(codes):
+    scores = make_scores()
+    best = scores["data"]["best_r2"]
+    roots = {name: value**0.5 for name, value in best.items()}
+    text = report(changed(scores, "scores.mcc.best_per_factor", roots), *codes)
+    assert column(text, "best R2")["object_hue"] == "0.9630"
+    assert column(text, "best MCC")["object_hue"] == "0.9813"
+    assert column(text, "best R2")["spotlight_hue"] == "0.9844"
+
+
+def test_what_scores_mean_stands_beside_them(codes):
+    reason = "the latents were given, and the figures are of latents drawn uniformly"
+    scores = changed(make_scores(), "data.why_no_best_r2", reason)
+    scores["scores"]["dci"] = scores["scores"]["mcc"]
+    found = Structure(report(scores, *codes)).text
+    assert f"No best possible scores are given: {reason}." in found
+    assert "DCI: not as in most of the literature" in found
+    assert "Intervals are of the expected score at this number of images" in found
+    plain = Structure(report(make_scores(), *codes)).text
+    assert "No best possible" not in plain
+    assert "literature" not in plain
 
 
 def test_what_cannot_be_told_apart_is_said_once(codes):

@@ -5,6 +5,7 @@ import re
 import runpy
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,6 +52,9 @@ REFITTED = ("two folds", "single", "in-sample", "mcc", "spearman", "spearman, ti
 
 def noise(samples, width, seed=9):
     return np.random.default_rng(seed).standard_normal((samples, width))
+
+
+INTERVALS = Path(__file__).parents[1] / "benchmarks" / "intervals.py"
 
 
 def data(samples=120):
@@ -279,6 +283,7 @@ def test_constant_factors_are_null():
         assert entry["per_factor_interval"]["b"] == [None, None]
         assert entry["value"] is not None
     assert [each["code"] for each in found["warnings"]] == [
+        "few_samples",
         "constant_factors",
         "unequal_dimensions",
     ]
@@ -337,6 +342,79 @@ def test_factors_can_be_dependent_without_any_pair_of_them():
     (found,) = check_assumptions(z, z[:, :2], factors=names, metrics=(), folds=2)[:1]
     assert found.code == "dependent_factors"
     assert "nearly collinear" in found.message
+
+
+@pytest.mark.parametrize(("folds", "word"), [(2, "lower"), ("in-sample", "higher")])
+def test_few_samples_for_the_codes_are_warned_of_until_they_do_no_harm(folds, word):
+    """25 m^2 samples: benchmarks/intervals.py measures what lies below."""
+    enough = uniform(2500, 10)
+    assert "few_samples" not in _codes(_warned(enough, enough, folds=folds))
+    z = enough[:2499]
+    found = _warned(z, z, folds=folds)
+    (message,) = [each.message for each in found.warnings if each.code == "few_samples"]
+    assert f"R2 is {word} than with ever more samples" in message
+    assert "from 2500 samples on" in message
+    assert "few_samples" not in _codes(_warned(z, z, metrics=["mcc"]))
+
+
+def test_intervals_are_of_the_score_at_this_many_samples():
+    """Not of that of ever more: what the warning says, and docs/scores.md has a table of."""
+    simulate = runpy.run_path(str(INTERVALS))["simulate"]
+    population, off, held = simulate(500, 50, 0.3, runs=30)
+    assert held < 0.2
+    assert off == pytest.approx(50 / 250 * (1 - population), rel=0.5)
+    population, off, held = simulate(2500, 10, 0.3, runs=30)
+    assert held > 0.8
+    assert 0 < off < 0.02 * (1 - population)
+
+
+def test_an_r2_at_its_floor_is_said():
+    z = uniform(400, 2)
+    codes = z.copy()
+    codes[200:] *= 1e12
+    codes[:200, 1] = z[:200, 1]
+    found = score(z, codes, factors="ab", metrics=["linear_r2", "mcc"], bootstrap=0)
+    assert found.scores["linear_r2"].score.value < -1e8
+    (message,) = [each.message for each in found.warnings if each.code == "floored_r2"]
+    assert "linear_r2 of a" in message
+    assert "floored_r2" not in _codes(_warned(Z, Z))
+
+
+def test_a_score_is_a_number_with_a_short_name():
+    z = uniform(1000, 10)
+    found = linear_r2(z, z)
+    assert float(found) == found.value == pytest.approx(1)
+    assert repr(found) == "Measured(1; per_factor, parts['folds'], parts['rank'])"
+    assert len(repr(dci(z[:200], z[:200]))) < 300
+    assert repr(found.plain()).startswith("Score(1; ")
+
+
+def test_more_codes_than_rows_depend_on_their_scales():
+    z = uniform(40, 2)
+    codes = noisy_codes(z, 60)
+    scaled = codes * np.where(np.arange(60) < 30, 100, 1)
+    assert linear_r2(z, codes).value != pytest.approx(linear_r2(z, scaled).value, abs=1e-3)
+    few, scaled = codes[:, :4], codes[:, :4] * [100, 1, 1, 0.01]
+    assert linear_r2(z, few).value == pytest.approx(linear_r2(z, scaled).value)
+
+
+def test_best_scores_are_said_to_be_known_where_they_are():
+    for best, words in ((None, "are not known for these latents"), ({"f0": 0.9}, "stands beside")):
+        found = _warned(Z, Z, not_injective=["a reason"], best_r2=best)
+        assert words in found.warnings[-1].message
+
+
+def test_the_weights_of_the_literature_for_completeness():
+    """What docs/scores.md says makes DCI's completeness that of disentanglement_lib."""
+    z = uniform(400, 3)
+    parts = dci(z, noisy_codes(z, 4), importance="fit").parts
+    table = parts["importance"]
+    share = table / table.sum(0)
+    logs = np.log(share, where=share > 0, out=np.zeros_like(share))
+    each = 1 + (share * logs).sum(0) / np.log(4)
+    expected = (each * table.sum(0)).sum() / table.sum()
+    weighted = np.average(parts["completeness_per_factor"], weights=table.sum(0))
+    assert weighted == pytest.approx(expected)
 
 
 def test_a_generator_that_is_not_injective():

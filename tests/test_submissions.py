@@ -24,21 +24,32 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from made import make
+from boards import make_manifest
+from made import as_rendered, make
 from onnx import TensorProto, helper, numpy_helper
 
-from threedident.baselines.encoders import ImageEncoder, ResNetEncoder, SphereOutput, save_encoder
+from threedident.baselines.encoders import (
+    ImageEncoder,
+    ResNetEncoder,
+    SphereOutput,
+    read_encoder,
+    save_encoder,
+)
 from threedident.datasets.convert import to_published
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.reading import open_source
+from threedident.distributions import Normal
 from threedident.errors import DatasetError, UsageError
 from threedident.evaluate import manifest as manifests
 from threedident.evaluate import run
 from threedident.evaluate.embeddings import read_embeddings
 from threedident.evaluate.graph import MOST_WEIGHTS
 from threedident.evaluate.inference import run_encoder
+from threedident.evaluate.inputs import check_inputs, default_out
+from threedident.evaluate.leaderboard import as_toml
 from threedident.evaluate.reference import run_reference
 from threedident.evaluate.schema import check_scores
+from threedident.evaluate.scoring import METRICS
 from threedident.evaluate.submission import digest, file_digest, identify
 
 COUNT, SIDE = 40, 16
@@ -65,7 +76,9 @@ def _nothing_is_left_behind(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield
     assert running(mark) == []
-    assert list(scratch.iterdir()) == []
+    # What torch makes when it is first asked to compile stays for later tests.
+    left = [each.name for each in scratch.iterdir()]
+    assert [name for name in left if not name.startswith("torchinductor_")] == []
 
 
 def running(mark: str) -> list[int]:
@@ -995,16 +1008,95 @@ def test_what_references_refuse(data):
 
 
 def fields(**changes):
-    import tomllib
-
-    return {**tomllib.loads(manifests.template()), **changes}
+    return {**make_manifest(), **changes}
 
 
-def test_the_template_is_a_manifest(tmp_path):
-    (tmp_path / "SUBMISSION.toml").write_text(manifests.template())
+def save_manifest(folder, **changes):
+    (folder / "SUBMISSION.toml").write_text(as_toml(fields(**changes)))
+
+
+def test_a_filled_template_is_a_manifest(tmp_path):
+    filled = {**make_manifest(), "submission": "encoder.onnx"}
+    text = manifests.template().replace("# link = ", "link = ")
+    for key, value in filled.items():
+        text, count = re.subn(
+            rf'^{key} = (".*?"|\[.*?\])',
+            lambda _, v=value, k=key: f"{k} = {json.dumps(v)}",
+            text,
+            flags=re.M,
+        )
+        assert count == 1, key
+    (tmp_path / "SUBMISSION.toml").write_text(text)
     found = manifests.read_manifest(tmp_path / "SUBMISSION.toml")
-    assert found.as_dict() == {**fields(), "width": 0.1}
+    assert found.as_dict() == filled
     assert json.loads(json.dumps(found.as_dict())) == found.as_dict()
+
+
+#: As `evaluate --template` printed it before.
+OLD_TEMPLATE = {
+    **make_manifest("our-encoder"),
+    "name": "Our encoder",
+    "authors": ["A. Author", "B. Author"],
+    "link": "https://example.org/paper",
+}
+
+
+def test_a_template_that_nobody_filled_in_is_refused(tmp_path, root):
+    np.save("a.npy", codes())
+    Path("SUBMISSION.toml").write_text(manifests.template())
+    with pytest.raises(UsageError, match=r"submission, name, .*, data_seeds are still to be fill"):
+        run.evaluate("a.npy", root, bootstrap=0)
+    save_manifest(tmp_path, steps="FILL IN")
+    with pytest.raises(UsageError, match=r"SUBMISSION.toml: steps is still to be filled in"):
+        run.evaluate("a.npy", root, bootstrap=0)
+    save_manifest(tmp_path, **OLD_TEMPLATE)
+    with pytest.raises(UsageError, match="name, authors, link, entry are as in the template"):
+        run.evaluate("a.npy", root, bootstrap=0)
+    save_manifest(tmp_path, authors=["A. Author", "B. Author"])
+    with pytest.raises(UsageError, match="authors is as in the template"):
+        run.evaluate("a.npy", root, bootstrap=0)
+    save_manifest(tmp_path, entry="our-encoder")  # which someone can mean
+    scores = run.evaluate("a.npy", root, bootstrap=0).scores
+    assert scores["submission"]["manifest"]["entry"] == "our-encoder"
+
+
+def test_a_manifest_that_is_found_is_named(cli, tmp_path, root):
+    np.save("mine.npy", codes())
+    words = ("evaluate", "mine.npy", "--data", root, "--bootstrap", 0)
+    save_manifest(tmp_path)
+    assert "manifest: SUBMISSION.toml (entry an-entry, seed 0)\n" in cli(*words).stdout
+    save_manifest(tmp_path, submission="mine.npy")
+    assert "manifest: SUBMISSION.toml (entry an-entry, seed 0)\n" in cli(*words).stdout
+    scores = json.loads(Path("scores/mine/scores.json").read_text())
+    assert scores["submission"]["manifest"]["submission"] == "mine.npy"
+    check_scores(scores, "scores.json")
+
+
+def test_a_manifest_of_another_submission_is_not_taken(cli, tmp_path, root):
+    np.save("mine.npy", codes())
+    words = ("evaluate", "mine.npy", "--data", root, "--bootstrap", 0)
+
+    def used():
+        scores = json.loads(Path("scores/mine/scores.json").read_text())
+        return scores["submission"]["manifest"] is not None
+
+    save_manifest(tmp_path, submission="encoder.onnx")
+    said = cli(*words).stdout
+    assert "SUBMISSION.toml is of 'encoder.onnx', not of 'mine.npy': it is not used" in said
+    assert not used()
+    said = cli(*words, "--manifest", "SUBMISSION.toml", code=2).stderr
+    assert "is of 'encoder.onnx', not of 'mine.npy': give the manifest of this one" in said
+    # Of several submissions it must name its own.
+    Path("encoder.onnx").write_bytes(b"x")
+    save_manifest(tmp_path)
+    said = cli(*words).stdout
+    assert "does not say whether it is of mine.npy or of encoder.onnx: it is not used" in said
+    assert not used()
+    assert "manifest: " in cli(*words, "--manifest", "SUBMISSION.toml").stdout
+    assert used()
+    save_manifest(tmp_path, submission="mine.npy")
+    assert "manifest: " in cli(*words).stdout
+    assert used()
 
 
 @pytest.mark.parametrize(
@@ -1037,6 +1129,7 @@ def test_the_template_is_a_manifest(tmp_path):
         ({"entry": "../up"}, "entry must be an id"),
         ({"entry": "A"}, "entry must be an id"),
         ({"score": 1}, "unknown field 'score'"),
+        ({"submission": 3}, "submission must be text"),
         ({"method": None}, "method is missing"),
     ],
 )
@@ -1067,7 +1160,7 @@ def test_the_same_inputs_give_the_same_scores(tmp_path, root):
     folder = tmp_path / "submission"
     folder.mkdir()
     path = save_onnx(folder / "a.onnx", mean_nodes(), initializers=[AXES])
-    (folder / "SUBMISSION.toml").write_text(manifests.template())
+    save_manifest(folder)
     texts = []
     for out in (tmp_path / "first", tmp_path / "second"):
         run.write(run.evaluate(path, root, bootstrap=100), out)
@@ -1080,7 +1173,7 @@ def test_the_same_inputs_give_the_same_scores(tmp_path, root):
     scores = json.loads((out / "scores.json").read_text())
     check_scores(scores, "scores.json")
     assert scores["submission"]["sha256"] == file_digest(path)
-    assert scores["submission"]["manifest"]["entry"] == "our-encoder"
+    assert scores["submission"]["manifest"]["entry"] == "an-entry"
     assert scores["submission"]["network_blocked"] is can_have_namespaces()
     assert scores["data"]["images"] == COUNT
     assert np.load(out / "embeddings.npy").shape == (COUNT, 3)
@@ -1103,6 +1196,7 @@ def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset
         to_published(source, tmp_path / "published")
     assert scores["data"]["preset"] == "3dident"
     assert scores["data"]["split"] == "train"
+    assert scores["data"]["why_no_best_r2"] is None
     assert scores["data"]["factors"] == ["object_hue", "spotlight_hue", "background_hue"]
     assert scores["data"]["best_r2"]["object_hue"] == pytest.approx(0.963, abs=1e-3)
     assert any("hue is not wrapped" in reason for reason in scores["data"]["not_injective"])
@@ -1120,7 +1214,7 @@ def test_what_the_command_refuses(cli, tmp_path, root):
     assert said.startswith("error: a.npy has 39 rows, the test set 40 images")
     assert said.count("\n") == 1
     assert not (tmp_path / "out").exists()
-    assert 'entry = "our-encoder"' in cli("evaluate", "--template").stdout
+    assert 'entry = "FILL IN"' in cli("evaluate", "--template").stdout
 
 
 def test_an_unknown_metric_is_refused_before_anything_runs(tmp_path, root):
@@ -1132,3 +1226,279 @@ def test_an_unknown_metric_is_refused_before_anything_runs(tmp_path, root):
     shutil.rmtree(tmp_path / "none", ignore_errors=True)
     with pytest.raises(DatasetError, match="cannot open"):
         run.evaluate(tmp_path / "a.npy", tmp_path / "none")
+
+
+# What scores mean
+
+
+GIVEN = np.random.default_rng(3).uniform(-1, 1, (COUNT, 10)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory) -> dict[str, Path]:
+    """Datasets as they are rendered, by where their latents come from."""
+    folder = tmp_path_factory.mktemp("rendered")
+    return {
+        "test": as_rendered(folder / "test", COUNT, split="test"),
+        "train": as_rendered(folder / "train", COUNT),
+        "given": as_rendered(folder / "given", COUNT, given=GIVEN),
+        "pairs": as_rendered(folder / "pairs", COUNT, split="test", conditional=Normal(0.3)),
+    }
+
+
+def scored(submission, data, **options):
+    return run.evaluate(submission, data, bootstrap=0, **options).scores
+
+
+def warned(scores) -> dict[str, str]:
+    return {each["code"]: each["message"] for each in scores["warnings"]}
+
+
+def test_best_scores_stand_beside_those_of_uniform_latents_alone(rendered, root):
+    np.save("a.npy", codes())
+    uniform = scored("a.npy", rendered["test"])
+    assert uniform["data"]["best_r2"]["object_hue"] == pytest.approx(0.963, abs=1e-3)
+    assert uniform["data"]["why_no_best_r2"] is None
+    best = uniform["scores"]["mcc"]["best_per_factor"]["object_hue"]
+    assert best == pytest.approx(0.963**0.5, abs=1e-3)
+    assert "best R2" in "\n".join(run.summary(uniform))
+    for name, reason in (
+        (rendered["given"], "the latents were given"),
+        (rendered["pairs"], "the second images of pairs are not uniform"),
+        (root, "what drew the latents and rendered the images is not recorded"),
+    ):
+        found = scored("a.npy", name)
+        assert found["data"]["best_r2"] == {}
+        assert reason in found["data"]["why_no_best_r2"]
+        for score in found["scores"].values():
+            assert score["best_per_factor"] is score["share_of_best"] is None
+        said = "\n".join(run.summary(found))
+        assert f"no best possible scores are given: {reason}" in said
+        assert "best R2" not in said
+        assert (
+            "not known for these latents" in warned(found).get("not_injective", said)
+            or name == root
+        )
+        check_scores(json.loads(json.dumps(found)), "scores.json")
+
+
+def test_a_training_split_is_said(rendered):
+    np.save("a.npy", codes())
+    found = warned(scored("a.npy", rendered["train"]))
+    assert "the test set is of the split `train`" in found["training_split"]
+    assert "seen_images" not in found
+    assert not {"training_split", "seen_images"} & set(warned(scored("a.npy", rendered["test"])))
+    assert "training_split" in warned(run.score_codes(codes(), rendered["train"], bootstrap=0))
+
+
+def test_images_that_principal_components_were_fitted_on_are_said(tmp_path, rendered):
+    words = {"metrics": ["linear_r2"]}
+    more = as_rendered(tmp_path / "more", 50, split="test")
+    for train in (rendered["test"], more):
+        seen = scored("reference:pca=3", rendered["test"], train=train, **words)
+        assert "as 40 of these 40" in warned(seen)["seen_images"]
+    some = scored("reference:pca=3", more, train=rendered["test"], **words)
+    assert "as 40 of these 50" in warned(some)["seen_images"]
+    other = scored("reference:pca=3", rendered["test"], train=rendered["train"], **words)
+    assert "seen_images" not in warned(other)
+
+
+def test_images_that_the_manifest_names_are_said(tmp_path, rendered):
+    np.save("a.npy", codes())
+    save_manifest(tmp_path, data_seeds=[4, 0])
+    found = warned(scored("a.npy", rendered["train"]))
+    assert "trained on images of seed 0" in found["seen_images"]
+    for changes in ({"data_seeds": [4]}, {"preset": "3dident-wrapped"}):
+        save_manifest(tmp_path, **changes)
+        assert "seen_images" not in warned(scored("a.npy", rendered["train"]))
+    save_manifest(tmp_path, data_seeds=[0])
+    assert "seen_images" not in warned(scored("a.npy", rendered["test"]))
+
+
+def test_images_that_a_run_was_trained_on_are_said(cli, tmp_path, rendered):
+    """The encoder's file records them, and of earlier versions the run's result beside it."""
+    small = ("training.steps=1", "training.batch_size=8", "training.score_samples=32")
+    options = [word for each in small for word in ("--set", each)]
+    places = ("--data", rendered["train"], "--test", rendered["test"], "--out", "run")
+    cli("train", "demo", *places, "--threads", 1, *options)
+    shutil.copy("run/encoder.pt", "copied.pt")
+    encoder, about = read_encoder(Path("run/encoder.pt"))
+    assert len(about["data"]["latents"]) == 64
+    test, train = rendered["test"], rendered["train"]
+
+    def said(checkpoint, data):
+        return warned(scored(f"reference:encoder={checkpoint}", data, metrics=["linear_r2"]))
+
+    assert "trained on images of the same latents" in said("run", train)["seen_images"]
+    assert "seen_images" in said("copied.pt", train)
+    assert not {"seen_images", "other_resolution"} & set(said("copied.pt", test))
+    larger = as_rendered(tmp_path / "larger", COUNT, split="test", side=32)
+    found = said("copied.pt", larger)["other_resolution"]
+    assert "trained on images of 16 pixels along each side, and these have 32" in found
+    del about["data"]
+    save_encoder("run/encoder.pt", encoder, about)
+    save_encoder("copied.pt", encoder, about)
+    assert "trained on images of the same latents" in said("run", train)["seen_images"]
+    assert "seen_images" not in said("copied.pt", train)
+
+
+def test_images_of_pairs_are_said_to_depend_on_each_other(rendered):
+    np.save("a.npy", codes())
+    assert "intervals are too narrow" in warned(scored("a.npy", rendered["pairs"]))["paired_images"]
+    assert "paired_images" not in warned(scored("a.npy", rendered["test"]))
+
+
+def test_scores_of_another_submission_are_not_overwritten(cli, tmp_path, rendered):
+    np.save("a.npy", codes())
+    np.save("b.npy", codes(4))
+    words = ("--data", rendered["test"], "--out", "out", "--bootstrap", 0)
+    cli("evaluate", "a.npy", *words)
+    before = Path("out/scores.json").read_bytes()
+    cli("evaluate", "a.npy", *words, "--metrics", "mcc")  # the same submission and data
+    assert Path("out/scores.json").read_bytes() != before
+    before = Path("out/scores.json").read_bytes()
+
+    def refused(message, *words):
+        said = cli("evaluate", *words, "--bootstrap", 0, code=2).stderr
+        assert message in said
+        assert "choose another --out, or add --overwrite" in said
+        assert Path("out/scores.json").read_bytes() == before
+
+    refused("out holds the scores of a.npy (embeddings), not of b.npy", "b.npy", *words)
+    kept = Path("a.npy").read_bytes()
+    np.save("a.npy", codes(2))
+    refused("out holds the scores of another a.npy, of SHA-256 ", "a.npy", *words)
+    Path("a.npy").write_bytes(kept)
+    other = ("--data", rendered["train"], "--out", "out")
+    refused("out holds scores of a.npy on another test set, of fingerprint ", "a.npy", *other)
+    with pytest.raises(UsageError, match=r"out holds the scores of a\.npy"):
+        run.write(run.evaluate("b.npy", rendered["test"], bootstrap=0), Path("out"))
+    cli("evaluate", "b.npy", *words, "--overwrite")
+    assert json.loads(Path("out/scores.json").read_text())["submission"]["name"] == "b.npy"
+    for damaged in ("{}", "[", "[]", '{"submission": [], "data": {}}'):
+        Path("out/scores.json").write_text(damaged)
+        before = damaged.encode()
+        refused("is damaged: it does not say whose scores it holds", "a.npy", *words)
+
+
+def test_a_submission_with_weights_beside_it_can_be_scored_again(tmp_path, rendered):
+    """Also where its scores, of an earlier version, do not name the weights' file."""
+    path = scaled(tmp_path / "a.onnx", externally("a.onnx.data"))
+    (tmp_path / "a.onnx.data").write_bytes(np.ones(3, np.float32).tobytes())
+    for _ in range(2):
+        found = run.evaluate(path, rendered["test"], bootstrap=0)
+        run.write(found, tmp_path / "out")
+    assert found.scores["submission"]["files"] == ["a.onnx.data"]
+    plain = json.loads((tmp_path / "out/scores.json").read_text())
+    del plain["submission"]["files"]
+    (tmp_path / "out/scores.json").write_text(json.dumps(plain))
+    run.write(found, tmp_path / "out")
+    (tmp_path / "a.onnx.data").write_bytes(np.zeros(3, np.float32).tobytes())
+    with pytest.raises(UsageError, match=r"out holds the scores of another a\.onnx"):
+        run.write(found, tmp_path / "out")
+
+
+def test_a_submission_is_not_overwritten_by_its_codes(rendered):
+    np.save("embeddings.npy", codes(dtype=np.float64))
+    with pytest.raises(
+        UsageError, match=r"--out \. would overwrite the submission embeddings\.npy"
+    ):
+        check_inputs("embeddings.npy", rendered["test"], out=Path())
+
+
+def test_what_does_not_fit_is_said_before_torch_is_imported(rendered):
+    np.save("a.npy", codes())
+    code = """
+        import json, sys
+        from threedident.cli import main
+        for words in json.loads(sys.argv[1]):
+            assert main(["evaluate", *words], standalone_mode=False) == 2
+        assert "torch" not in sys.modules
+    """
+    data = ("--data", str(rendered["test"]))
+    cases = (
+        (("a.npy", "--data", "typo"), "cannot open typo as a dataset"),
+        (("typo.npy", *data), "there is no file typo.npy"),
+        (("a.npy",), "which test set? --data TEST"),
+        (("a.npy", *data, "--metrics", "typo"), "unknown metric 'typo'"),
+        (("a.npy", *data, "--factors", "typo"), "unknown factor or group"),
+        (("a.npy", *data, "--out", "a.npy"), "--out a.npy is a file"),
+        (("a.npy", *data, "--manifest", "typo"), "cannot read the manifest typo"),
+        (("a.npy", *data, "--train", "typo"), "--train is for reference:pca"),
+        (("reference:pca", *data, "--train", "typo"), "cannot open typo as a dataset"),
+    )
+    words = [sys.executable, "-P", "-c", textwrap.dedent(code), json.dumps([w for w, _ in cases])]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for line, (_, said) in zip(done.stderr.splitlines(), cases, strict=True):
+        assert line.startswith(f"error: {said}")
+
+
+def test_lists_of_metrics_and_factors(cli, rendered):
+    np.save("a.npy", codes(10))
+    words = ("evaluate", "a.npy", "--data", rendered["test"], "--bootstrap", 0)
+
+    def found(*more):
+        cli(*words, *more)
+        return json.loads(Path("scores/a/scores.json").read_text())
+
+    scores = found("--metrics", "mcc,sap", "--metrics", "mig", "--factors", "hue,x")
+    assert list(scores["scores"]) == ["mcc", "sap", "mig"]
+    assert scores["data"]["factors"] == ["object_hue", "spotlight_hue", "background_hue", "x"]
+    said = cli(*words, "--metrics", "typo,mcc", code=2).stderr
+    assert "unknown metric 'typo'" in said
+
+
+def test_all_metrics_at_once(cli, tmp_path):
+    z = np.random.default_rng(0).uniform(-1, 1, (80, 10)).astype(np.float32)
+    make(tmp_path / "data/3dident-test", 80, raw=z)
+    np.save("a.npy", z[:, :3])
+    said = cli("evaluate", "a.npy", "--metrics", "all", "--bootstrap", 0, "--factors", "x,y").stdout
+    assert list(json.loads(Path("scores/a/scores.json").read_text())["scores"]) == list(METRICS)
+    assert "dci: not as in most of the literature" in said
+
+
+def test_the_terminal_shows_scores_by_factor(cli, rendered):
+    np.save("a.npy", codes(3))
+    said = cli("evaluate", "a.npy", "--data", rendered["test"], "--bootstrap", 100).stdout
+    scores = json.loads(Path("scores/a/scores.json").read_text())["scores"]
+    lines = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line}
+    assert "factor                      R2   best R2       MCC  best MCC" in said
+    for factor, value in scores["linear_r2"]["per_factor"].items():
+        assert lines[factor][0] == f"{value:.4f}"
+        assert lines[factor][1] == f"{scores['linear_r2']['best_per_factor'][factor]:.4f}"
+        assert lines[factor][2] == f"{scores['mcc']['per_factor'][factor]:.4f}"
+        assert lines[factor][3] == f"{scores['mcc']['best_per_factor'][factor]:.4f}"
+    assert "intervals: of the expected score at this number of images" in said
+    assert "hue is not wrapped" not in said  # which the report says
+    assert "hue is not wrapped" in Path("scores/a/report.html").read_text()
+
+
+def test_where_scores_go_by_themselves():
+    for words, folder in (
+        ("mine.onnx", "scores/mine"),
+        ("some/codes.v2.npy", "scores/codes.v2"),
+        ("mine:make", "scores/mine-make"),
+        ("reference:identity=full", "scores/identity-full"),
+        ("reference:encoder=runs/box", "scores/encoder-box"),
+        ("reference:encoder=runs/box/encoder.pt", "scores/encoder-box"),
+        ("reference:encoder=copied.pt", "scores/encoder-copied"),
+    ):
+        Path("runs/box").mkdir(parents=True, exist_ok=True)
+        for file in ("mine.onnx", "some/codes.v2.npy", "runs/box/encoder.pt", "copied.pt"):
+            Path(file).parent.mkdir(exist_ok=True)
+            Path(file).touch()
+        assert default_out(identify(words, trust=True)) == Path(folder)
+
+
+def test_codes_at_hand_score_as_those_of_a_file(rendered):
+    np.save("a.npy", codes())
+    whole = run.evaluate("a.npy", rendered["test"], bootstrap=100).scores
+    for data in (rendered["test"], ThreeDIdent(rendered["test"])):
+        found = run.score_codes(torch.from_numpy(codes()), data, bootstrap=100)
+        assert found == {key: whole[key] for key in ("data", "settings", "scores", "warnings")}
+    assert run.summary(found) == run.summary(whole)
+    found = run.score_codes(codes(), rendered["test"], factors=["hue"], bootstrap=0)
+    assert len(found["data"]["factors"]) == 3
+    with pytest.raises(UsageError, match="factors goes with a path"):
+        run.score_codes(codes(), data, factors=["hue"])

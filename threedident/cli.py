@@ -1386,13 +1386,24 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
 
 @main.command()
 @click.argument("submission")
-@click.option("--data", type=PATH, required=True, help="The test set, in any form.")
-@click.option("--out", type=PATH, required=True, help="The folder for scores and report.")
+@click.option(
+    "--data",
+    type=PATH,
+    help="The test set, in any form.  [default: data/3dident-test, if there]",
+)
+@click.option(
+    "--out",
+    type=PATH,
+    help="The folder for scores and report.  [default: scores/NAME, by the submission's]",
+)
+@click.option(
+    "--overwrite", is_flag=True, help="Replace scores of another submission or test set in --out."
+)
 @click.option(
     "--metrics",
     multiple=True,
-    metavar="NAME",
-    help="A metric, such as mcc or dci. Can be repeated.  [default: linear_r2, mcc]",
+    metavar="NAME,...",
+    help="Metrics, such as mcc,dci, or all. Can be repeated.  [default: linear_r2,mcc]",
 )
 @click.option(
     "--manifest",
@@ -1414,7 +1425,7 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
 @click.option(
     "--factors",
     multiple=True,
-    metavar="FACTOR|GROUP",
+    metavar="FACTOR|GROUP,...",
     help="Score these alone. Can be repeated.  [default: all]",
 )
 @click.option(
@@ -1453,8 +1464,9 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
 )
 def evaluate(
     submission: str,
-    data: Path,
-    out: Path,
+    data: Path | None,
+    out: Path | None,
+    overwrite: bool,
     metrics: tuple[str, ...],
     manifest: Path | None,
     trust: bool,
@@ -1476,18 +1488,56 @@ def evaluate(
     reference:identity, reference:random, reference:pca, and encoders that `3dident train` has
     written, reference:encoder=RUN/encoder.pt (or reference:supervised=..., a name for tables).
     """
-    from threedident.evaluate import run
-    from threedident.evaluate.scoring import DEFAULT_METRICS
+    from threedident.evaluate.inputs import (
+        DEFAULT_DATA,
+        EMBEDDINGS,
+        REPORT,
+        SCORES,
+        check_inputs,
+        default_out,
+    )
+    from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
+    from threedident.evaluate.submission import identify
 
-    found = run.evaluate(
+    if data is None:
+        data = DEFAULT_DATA
+        if not data.exists():
+            raise UsageError(
+                f"which test set? --data TEST. `3dident render --split test --out {data}` makes "
+                "the one that is taken where none is given"
+            )
+    if out is None:
+        out = default_out(identify(submission, trust=trust, checkpoint=checkpoint))
+    names = _split_list(metrics) or list(DEFAULT_METRICS)
+    if "all" in names:
+        names = list(METRICS)
+    groups = _split_list(factors)
+    inputs = check_inputs(
         submission,
         data,
-        metrics=metrics or DEFAULT_METRICS,
+        metrics=names,
         manifest=manifest,
         trust=trust,
         checkpoint=checkpoint,
         train=train,
-        factors=factors,
+        factors=groups,
+        out=out,
+        overwrite=overwrite,
+    )
+    for note in inputs.notes:
+        click.echo(note)
+
+    from threedident.evaluate import run
+
+    found = run.evaluate(
+        submission,
+        data,
+        metrics=names,
+        manifest=manifest,
+        trust=trust,
+        checkpoint=checkpoint,
+        train=train,
+        factors=groups,
         folds=2 if folds == "2" else folds,
         bootstrap=bootstrap,
         seed=seed,
@@ -1495,7 +1545,8 @@ def evaluate(
         time_limit=time_limit,
         memory_limit=memory_limit,
     )
-    run.write(found, out)
+    # What lies there was looked at before the work, which is not to be lost by now.
+    run.write(found, out, overwrite=True)
     what = found.scores["submission"]
     click.echo(f"{what['name']}: {what['codes']} codes of {len(found.z)} images")
     if what["about"]:
@@ -1504,7 +1555,12 @@ def evaluate(
         click.echo("this system could not take the network from the encoder's process")
     for line in run.summary(found.scores):
         click.echo(line)
-    click.echo(f"wrote {out / run.SCORES}, {out / run.REPORT} and {out / run.EMBEDDINGS}")
+    click.echo(f"wrote {out / SCORES}, {out / REPORT} and {out / EMBEDDINGS}")
+
+
+def _split_list(given: tuple[str, ...]) -> list[str]:
+    """The names of an option that takes lists, as a,b, and can be repeated."""
+    return [name for each in given for name in each.split(",")]
 
 
 @main.command()
@@ -1561,13 +1617,25 @@ def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: st
 @leaderboard.command(name="list")
 @_board
 @click.option("--published/--no-published", default=True, help="The paper's own rows.")
-def leaderboard_list(board: Path, published: bool) -> None:
-    """Print the table: a line for each entry, ranked within its track."""
-    from threedident.evaluate.leaderboard import read_board
-    from threedident.evaluate.ranking import make_rows, table
+@click.option("--json", "as_json", is_flag=True, help="Print plain data for programs.")
+@click.pass_context
+def leaderboard_list(ctx: click.Context, board: Path, published: bool, as_json: bool) -> None:
+    """Print the table: a line for each entry, ranked within its track. Scores are fractions."""
+    import json
 
-    for line in table(make_rows(read_board(board), published=published)):
+    from threedident.evaluate.leaderboard import read_board
+    from threedident.evaluate.ranking import as_data, make_rows, table
+
+    given = ctx.get_parameter_source("board") is not click.core.ParameterSource.DEFAULT
+    begun = given or board.exists()
+    rows = make_rows(read_board(board) if begun else [], published=published)
+    if as_json:
+        click.echo(json.dumps(as_data(rows), indent=2))
+        return
+    for line in table(rows):
         click.echo(line)
+    if not begun:
+        click.echo(f"there are no entries yet: `3dident leaderboard add` makes {board}")
 
 
 @leaderboard.command(name="html")

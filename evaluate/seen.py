@@ -1,0 +1,120 @@
+"""Whether an encoder has seen the images that it is scored on, and what else may not fit them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from threedident.datasets.reading import Source
+from threedident.errors import DatasetError
+from threedident.evaluate.assumptions import Warning_
+from threedident.evaluate.manifest import SubmissionManifest
+from threedident.files import read_json
+from threedident.store import latents_digest
+
+#: Warnings with which scores are no entry of a leaderboard.
+UNRANKED = ("training_split", "seen_images")
+_RESULT = "result.json"  # of a run, beside its encoder
+
+
+def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of the images that an encoder was fitted on.
+
+    Args:
+        checkpoint: its file; `result.json` of its run may lie beside it.
+        about: what the file itself says.
+
+    Returns:
+        `latents` (their digest) and `resolution`, among others, as far as it is recorded.
+    """
+    if isinstance(about.get("data"), dict):
+        return dict(about["data"])
+    try:
+        result = read_json(checkpoint.parent / _RESULT)
+        same = all(
+            there == about[key]
+            for key, there in (
+                ("experiment", result["experiment"]["name"]),
+                ("seed", result["experiment"]["training"]["seed"]),
+                ("steps", result["steps"]),
+            )
+        )
+        return dict(result["data"]) if same else {}
+    except (DatasetError, OSError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def check_seen(
+    test: Source,
+    *,
+    declared: SubmissionManifest | None = None,
+    fitted_on: Source | None = None,
+    trained_on: Mapping[str, Any] | None = None,
+) -> Iterator[Warning_]:
+    """Warnings of a test set that is no test of the encoder, or is of another kind.
+
+    Args:
+        test: what it is scored on.
+        declared: what its authors say of it.
+        fitted_on: what reference:pca was fitted on, where that is not the test set itself.
+        trained_on: what is recorded of the training of an encoder of this toolkit.
+    """
+    manifest = test.manifest
+    settings = manifest.settings if manifest else {}
+    preset = manifest.preset if manifest else None
+    split, seed = settings.get("split"), settings.get("seed")
+    if split == "train":
+        yield Warning_(
+            "training_split",
+            "the test set is of the split `train`: encoders are fitted on that, and a leaderboard "
+            "does not take such scores. `3dident render --split test` makes a test set",
+        )
+    digest = latents_digest(test.raw_latents)
+    recorded = trained_on or {}
+    what = None
+    shared = 0 if fitted_on is None else _shared(fitted_on, test)
+    if shared:
+        what = (
+            f"the principal components were fitted on images of the same latents (--train) as "
+            f"{shared} of these {len(test)}"
+        )
+    elif recorded.get("latents") == digest:
+        what = "the encoder was trained on images of the same latents, as its run records"
+    elif (
+        declared is not None
+        and split == "train"
+        and seed in declared.data_seeds
+        and preset is not None
+        and preset.name == declared.preset
+    ):
+        what = (
+            f"the manifest says that the encoder was trained on images of seed {seed}, which is "
+            "that of this training split"
+        )
+    if what:
+        yield Warning_(
+            "seen_images",
+            f"{what}: the scores are those of images it has seen, and say nothing of new ones",
+        )
+    side = recorded.get("resolution")
+    if isinstance(side, int) and side != test.shape[0]:
+        yield Warning_(
+            "other_resolution",
+            f"the encoder was trained on images of {side} pixels along each side, and these have "
+            f"{test.shape[0]}: it was never fitted to such. Score it on a test set of {side} "
+            "pixels",
+        )
+    if manifest is not None and manifest.pair_process is not None:
+        yield Warning_(
+            "paired_images",
+            "the test set was rendered in pairs, whose images depend on each other: there are "
+            "fewer independent samples than images, so that the intervals are too narrow. Score "
+            "on single images",
+        )
+
+
+def _shared(fitted_on: Source, test: Source) -> int:
+    """How many images of a test set have latents of images that something was fitted on."""
+    there = {row.tobytes() for row in fitted_on.raw_latents}
+    return sum(row.tobytes() in there for row in test.raw_latents)
