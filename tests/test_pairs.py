@@ -1321,7 +1321,7 @@ def wait_until_gone(pids):
 def test_pairs_rendered_on_demand_and_a_process_that_dies():
     with on_demand(workers=1, preset="3dident-positions", batches=3) as one:
         expected = [one.batch(0, 0), one.batch(0, 1), one.batch(2, 1)]
-        pids = list(one._executor._processes)
+        pids = [process.pid for process in one._renderers.processes]
         assert len(alive(pids)) == 1
         for epoch, number, ((z, z_tilde), (x, x_tilde)) in zip(
             (0, 0, 2), (0, 1, 1), expected, strict=True
@@ -1349,7 +1349,7 @@ def test_pairs_rendered_on_demand_and_a_process_that_dies():
             assert same(found[number], batch)
 
         # And one of the two dies.
-        pids = list(two._executor._processes)
+        pids = [process.pid for process in two._renderers.processes]
         assert len(alive(pids)) == 2
         os.kill(pids[0], signal.SIGKILL)
         with pytest.raises(RenderError, match="a render process of RenderedPairs has died"):
@@ -1376,7 +1376,7 @@ def render_on(pipe):
     """Renders pairs until it is killed; sends the numbers of its processes."""
     pairs = on_demand(batch_size=24, workers=2)
     pairs.batch(0, 0)
-    pipe.send(list(pairs._executor._processes))
+    pipe.send([process.pid for process in pairs._renderers.processes])
     for _ in pairs.loader():
         pass
     time.sleep(600)
