@@ -10,12 +10,12 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.datasets.dataset import ThreeDIdent, position, require_images
 from threedident.distributions import Distribution, PairProcess, Uniform, check_matchable
 from threedident.errors import DatasetError, MatchingWarning, MissingExtraError, UsageError
 from threedident.spaces import Box, Space
@@ -168,8 +168,20 @@ class BatchDataset(data.Dataset[Batch]):
 
         Raises:
             IndexError: there is no such batch.
+            TypeError: the number is none.
         """
-        return self.batch(int(self._epoch), range(self.batches)[number])
+        return self.batch(int(self._epoch), position(number, self.batches, "batch", "an epoch has"))
+
+    def __getitems__(self, numbers: list[int]) -> NoReturn:
+        """What a DataLoader asks for that would make batches of the batches.
+
+        Raises:
+            UsageError: always, with the way out.
+        """
+        raise UsageError(
+            f"the items of {type(self).__name__} are whole batches: "
+            "DataLoader(pairs, batch_size=None), or iterate over pairs.loader()"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the items, in worker processes as well."""
@@ -266,6 +278,16 @@ class PositivePairs(BatchDataset):
             self._check_matcher(self.matcher)
             self._check_spread(self.matcher)
         self.batches = max(1, anchors // batch_size) if batches is None else batches
+
+    def __repr__(self) -> str:
+        if self.matcher is None:
+            how = f"{len(self.dataset) // 2} rendered pairs"
+        else:
+            how = f"{len(self.dataset)} images, match={self.matcher.match}"
+        return (
+            f"{type(self).__name__}({self.dataset.root}, {how}, {self.process.conditional}, "
+            f"{self.batches} x {self._batch_size} pairs an epoch)"
+        )
 
     def loader(self, *, threads: int = 2, ahead: int = 2) -> PairLoader:
         """Batches of one epoch after the other, prepared by threads of this process."""

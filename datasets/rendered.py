@@ -157,6 +157,14 @@ class RenderedPairs:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        side, device = self._settings.resolution, self._settings.device
+        epoch = "no end" if self.batches is None else f"{self.batches} batches an epoch"
+        return (
+            f"{type(self).__name__}({self.process.conditional}, preset {self.preset.name}, "
+            f"{side} x {side}, {device}, {self._batch_size} pairs a batch, {epoch})"
+        )
+
     def close(self) -> None:
         """Ends the processes."""
         with self._lock:

@@ -697,6 +697,30 @@ def test_the_epoch_of_items(dataset):
             pairs[wrong]
 
 
+def test_what_pairs_say_of_themselves(dataset, rendered):
+    nearest, resampled = both_ways(dataset)
+    assert repr(nearest) == (
+        f"PositivePairs({dataset.root}, 300 images, match=nearest, Normal(sigma=0.3), "
+        "7 x 40 pairs an epoch)"
+    )
+    assert "match=resample" in repr(resampled)
+    pairs = PositivePairs(rendered, batch_size=5)
+    assert repr(pairs) == (
+        f"PositivePairs({rendered}, 20 rendered pairs, Normal(sigma=0.1), 4 x 5 pairs an epoch)"
+    )
+    assert "in pairs, 10 factors)" in repr(pairs.dataset)
+    assert repr(on_demand()) == (
+        "RenderedPairs(Normal(sigma=0.1), preset 3dident, 16 x 16, cpu, 10 pairs a batch, no end)"
+    )
+
+
+def test_a_loader_that_would_make_batches_of_batches_is_refused(dataset):
+    for pairs in both_ways(dataset):
+        with pytest.raises(UsageError, match=r"of PositivePairs are whole .*batch_size=None"):
+            next(iter(data.DataLoader(pairs, batch_size=32)))
+        assert same(next(iter(data.DataLoader(pairs, batch_size=None))), pairs[0])
+
+
 def test_sizes_of_batches_and_epochs(dataset):
     for pairs in both_ways(dataset, batch_size=1000):  # more than there are images
         assert pairs.batches == 1
