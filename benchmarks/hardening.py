@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import functools
 import hashlib
 import io
@@ -26,13 +25,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import h5py
+from crashing import CRASH_AT, Crashing
 
 from threedident.presets import load_preset
 from threedident.render import job
-from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.engine import EngineSettings
 from threedident.render.workers import WorkerPool
 from threedident.shards import ARRAYS, list_shards
 from threedident.store import DatasetDir
@@ -42,7 +41,6 @@ SHARD = 5  # images
 RESOLUTION, WORKERS = 16, 2
 FEW = 60  # images of which some crash
 FAKETIME = "/usr/lib/*/faketime/libfaketime.so.1"
-CRASH_AT = "THREEDIDENT_CRASH_AT"  # what the engine that segfaults is told
 
 
 class Skip(Exception):
@@ -139,9 +137,7 @@ def workers_of(pid: int) -> list[int]:
     """The render processes of a render (Linux; else none)."""
     with contextlib.suppress(OSError):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [
-            int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()
-        ]
+        return [int(c) for c in children if b"child.py" in Path(f"/proc/{c}/cmdline").read_bytes()]
     return []
 
 
@@ -283,28 +279,6 @@ def closing(root: Path) -> Callable[[], object]:
     except (OSError, subprocess.CalledProcessError) as error:
         raise Skip("root is kept out of immutable folders alone, which are not here") from error
     return lambda: subprocess.run(["chattr", "-i", root], check=True)
-
-
-class Crashing:
-    """An engine whose process reads address 0 at some images: at first only, or always."""
-
-    def __init__(self, settings: EngineSettings, **options: Any) -> None:
-        self.engine = create_engine(settings, **options)
-        self.batch = 1
-        folder, self.how = os.environ[CRASH_AT].rsplit(":", 1)
-        self.marks = Path(folder)
-
-    def render_batch(self, latents: Any) -> Any:
-        name = hashlib.sha256(latents.tobytes()).hexdigest()
-        often = int(name, 16) % 20 == 0
-        mark = self.marks / name
-        if often and (self.how == "always" or not mark.exists()):
-            mark.touch()
-            ctypes.string_at(0)
-        return self.engine.render_batch(latents)
-
-    def close(self) -> None:
-        self.engine.close()
 
 
 def crash(trial: Trial, how: str) -> tuple[Render, job.Summary, int]:

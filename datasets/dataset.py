@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
+import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -37,8 +38,9 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
     """A dataset in any of its forms: shard directory, packed file, published layout.
 
     An item is `(image, latents)`. The image is a uint8 tensor (3, H, W), unless there is a
-    transform: that gets a PIL image, as in torchvision. It can be read from threads, and from
-    forked and spawned DataLoader workers.
+    transform: that gets a PIL image, as in torchvision. `data[10:20]` and `data[[3, 1]]` are
+    several items, stacked. It can be read from threads, and from forked and spawned DataLoader
+    workers.
 
     Attributes:
         raw_latents: (N, n) float32 tensor, in [-1, 1]; the chosen factors' columns.
@@ -100,24 +102,64 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """Image and latents.
+    def __repr__(self) -> str:
+        height, width, _ = self.source.shape
+        parts = [str(self.root), f"{len(self)} x {height} x {width}"]
+        if self.preset is not None:
+            parts.append(f"preset {self.preset.name}")
+        manifest = self.source.manifest
+        if manifest is not None and manifest.settings.get("split"):
+            parts.append(f"{manifest.settings['split']} split")
+        if manifest is not None and manifest.pair_process is not None:
+            parts.append("in pairs")
+        count = len(self.factor_names)
+        parts.append(f"{count} factors" if count > 1 else f"factor {self.factor_names[0]}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+    def __getitem__(
+        self, index: int | slice | Sequence[int] | npt.NDArray[Any] | torch.Tensor
+    ) -> tuple[Any, Any]:
+        """Image and latents; of a slice, a list or an array of numbers: of each, stacked.
+
+        Numbers below 0 count from the end. What transforms give is stacked where it is tensors,
+        and comes as lists otherwise.
 
         Raises:
             IndexError: there is no such image.
+            TypeError: the index is of another kind.
             DatasetError: it cannot be read.
         """
-        number = range(len(self))[index]
-        pixels = self.images([number])[0]
-        image: Any = pixels
+        numbers = self._positions(index)
+        if numbers is None:
+            number = position(index, len(self), "image", f"{self.root} holds")
+            images, latents = self._transformed([number])
+            return images[0], latents[0]
+        images, latents = self._transformed(numbers)
+        return _stacked(images), _stacked(latents)
+
+    def _transformed(self, numbers: list[int]) -> tuple[Any, Any]:
+        """Images and latents, each one tensor, or a list where there is a transform."""
+        pixels = self.images(numbers)
+        images: Any = pixels
         if self.transform is not None:
             from PIL import Image
 
-            image = self.transform(Image.fromarray(pixels.permute(1, 2, 0).cpu().numpy()))
-        latents: Any = self._target[number].clone()  # the caller's own, to change as it likes
+            arrays = pixels.permute(0, 2, 3, 1).cpu().numpy()
+            images = [self.transform(Image.fromarray(each)) for each in arrays]
+        latents: Any = self._target[numbers]  # a copy, the caller's own to change as it likes
         if self.target_transform is not None:
-            latents = self.target_transform(latents)
-        return image, latents
+            latents = [self.target_transform(each) for each in latents]
+        return images, latents
+
+    def _positions(self, index: Any) -> list[int] | None:
+        """Image numbers of a slice, a list or an array; None of anything else."""
+        if isinstance(index, slice):
+            return list(range(len(self))[index])
+        if isinstance(index, torch.Tensor | np.ndarray) and index.ndim == 1:
+            index = index.tolist()
+        if not isinstance(index, list | range):
+            return None
+        return [position(each, len(self), "image", f"{self.root} holds") for each in index]
 
     def images(self, indices: Sequence[int] | torch.Tensor) -> torch.Tensor:
         """Many images at once, without transforms.
@@ -195,12 +237,18 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         size = math.prod(shape)
         try:
             device = torch.device(place)
+        except RuntimeError as error:  # whose text lists every device of torch's
+            raise UsageError(
+                f'cache must be "ram" or a device of torch such as "cuda", found {place!r}'
+            ) from error
+        try:
             if device.type == "cpu":
                 _check_memory(size)
             cached = torch.empty(shape, dtype=torch.uint8, device=device)
         except (RuntimeError, MemoryError, AssertionError) as error:
+            needed = f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
             raise UsageError(
-                f"{len(self)} images need {size / 1e9:.1f} GB on {place}, which cannot be had "
+                f"{len(self)} images need {needed} on {place}, which cannot be had "
                 f"({str(error).splitlines()[0]}): leave out cache, or choose another"
             ) from error
         starts = range(0, len(self), _READ_AT_ONCE)
@@ -224,6 +272,39 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
             for done in executor.map(load, starts):
                 progress.advance(done)
         return cached
+
+
+def position(index: Any, count: int, what: str, owner: str) -> int:
+    """A place in [0, count), from one that may count from the end.
+
+    Args:
+        index: as a user gives it.
+        count: how many there are.
+        what: they are called.
+        owner: what holds so many, with its verb.
+
+    Raises:
+        IndexError: there is no such place.
+        TypeError: it is no whole number.
+    """
+    try:
+        if isinstance(index, bool):
+            raise TypeError
+        number = operator.index(index)
+    except TypeError:
+        found = " ".join(repr(index).split())
+        raise TypeError(f"there is no {what} {found:.50}: expected a whole number") from None
+    if not -count <= number < count:
+        there = f"{owner} {count}" + (f", 0 to {count - 1}" if count else "")
+        raise IndexError(f"there is no {what} {number}: {there}")
+    return number % count
+
+
+def _stacked(values: Any) -> Any:
+    """A list of tensors of one shape as one tensor; anything else as it is."""
+    if not isinstance(values, list) or not all(isinstance(v, torch.Tensor) for v in values):
+        return values
+    return torch.stack(values) if len({value.shape for value in values}) == 1 else values
 
 
 def _plain(indices: Sequence[int] | torch.Tensor) -> Sequence[int]:

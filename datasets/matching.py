@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from threedident.distributions import Distribution, PairProcess, Uniform
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.files import read_json, replacing, write_json
 from threedident.progress import Progress
+from threedident.sampling import seeded
 from threedident.store import latents_digest
 
 try:
@@ -27,6 +29,7 @@ except ImportError as error:
     raise MissingExtraError(str(error.name), "train", "matching latents") from error
 
 Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 MATCHES = ("nearest", "resample")
@@ -35,6 +38,7 @@ EXACT_UP_TO = 20_000
 _NPROBE = 16
 _BLOCK = 512  # latents whose weights are summed before any is looked at
 _AT_ONCE = 2**24  # weights in memory
+_DRAWS = 2000  # pairs of which the spread is estimated
 
 if hasattr(os, "register_at_fork"):
     # FAISS's threads do not survive a fork, and a forked process would wait for them for ever.
@@ -222,17 +226,10 @@ class LatentMatcher:
     ) -> Resampled:
         points = self._on_device()
         here = anchors.to(points.device)
-        log_weight = process.conditional.log_weight(process.space, points[here], points)
-        log_weight.scatter_(1, here[:, None], -math.inf)  # all of them but itself
-        peak = log_weight.amax(1, keepdim=True)
-        if (peak == -math.inf).any():
-            raise UsageError(
-                f"{process.conditional} gives no other rendered latent any weight: match to the "
-                "nearest, or render exact pairs"
-            )
+        unpadded = self._weights(here, process)
         count = len(points)
         padding = -count % _BLOCK
-        weight = torch.nn.functional.pad(log_weight.sub_(peak).exp_(), (0, padding))
+        weight = torch.nn.functional.pad(unpadded, (0, padding))
         blocks = weight.view(len(here), -1, _BLOCK)
         sums = blocks.sum(2, dtype=torch.float64)
         upto = sums.cumsum(1)
@@ -245,6 +242,52 @@ class LatentMatcher:
         partner = block * _BLOCK + _first_above(within, target - before)
         squares = (blocks * blocks).sum((1, 2), dtype=torch.float64)
         return Resampled(partner[:, 0].cpu(), (total[:, 0] ** 2 / squares).cpu())
+
+    def _weights(self, anchors: torch.Tensor, process: PairProcess) -> torch.Tensor:
+        """The weight p(z~ | z) of all latents but the anchor itself, (B, N), at most 1."""
+        points = self._on_device()
+        log_weight = process.conditional.log_weight(process.space, points[anchors], points)
+        log_weight.scatter_(1, anchors[:, None], -math.inf)
+        peak = log_weight.amax(1, keepdim=True)
+        if (peak == -math.inf).any():
+            raise UsageError(
+                f"{process.conditional} gives no other rendered latent any weight: take a wider "
+                "one, more images, or exact pairs (`3dident render --pairs`, RenderedPairs)"
+            )
+        return log_weight.sub_(peak).exp_()
+
+    def spread(self, process: PairProcess, match: str) -> tuple[Float64, Float64]:
+        """The spread of z~ - z that a process asks for, and that matching gives.
+
+        To within some percent, from few draws, always the same: `3dident pairs` measures more.
+
+        Args:
+            process: of the pairs.
+            match: nearest or resample.
+
+        Returns:
+            Root mean squares (n,) each.
+
+        Raises:
+            UsageError: rendered latents cannot be resampled by the process.
+        """
+        generator = seeded(0)
+        if match == "nearest":
+            z, z_tilde = process.sample(_DRAWS, generator=generator)
+            i, j = self.nearest_pairs(z.numpy(), z_tilde.numpy())
+            return _rms(z_tilde - z), _rms(torch.from_numpy(self.latents[j] - self.latents[i]))
+        points = self._on_device()
+        count = min(_DRAWS, max(1, _AT_ONCE // len(points)))
+        anchors = self.anchors(process, count, generator).to(points.device)
+        z = points[anchors]
+        # Of all partners that an anchor can get, each with its probability.
+        weight = self._weights(anchors, process)
+        total = weight.sum(1, keepdim=True)
+        first, second = weight @ points / total, weight @ points.square() / total
+        realised = (second - 2 * z * first + z.square()).clamp_min(0).sqrt()
+        around = z.cpu().repeat_interleave(-(-_DRAWS // count), 0)
+        asked = process.conditional.sample(process.space, around, generator=generator) - around
+        return _rms(asked), _rms(realised)
 
     def recall(self, count: int = 10_000, seed: int = 0) -> float:
         """Recall@1 against exact search, on uniform points of the latents' bounding box."""
@@ -286,8 +329,14 @@ class LatentMatcher:
             index.train(self.latents)
             index.add(self.latents)
         except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise UsageError(f"FAISS cannot build the index {self.factory!r}: {reason}") from error
+            # FAISS says where in its source it has failed, and only then why.
+            said = str(error).strip().splitlines()[-1]
+            reason = re.sub(r"^.* at \S+:\d+: (Error: '.*' failed: )?", "", said)
+            raise UsageError(
+                f"FAISS cannot build the index {self.factory!r} of {len(self.latents)} latents "
+                f"({reason}): expected auto, exact, ivf, hnsw, or a factory string of FAISS, such "
+                "as IVF64,Flat"
+            ) from error
         if self._path is not None and self.factory != "Flat":
             try:
                 with replacing(self._path) as temporary:
@@ -342,6 +391,11 @@ def _first_above(ascending: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     last = ascending[:, -1:]
     below = torch.minimum(target, torch.nextafter(last, torch.zeros_like(last)))
     return torch.searchsorted(ascending, below, right=True)
+
+
+def _rms(differences: torch.Tensor) -> Float64:
+    """Root mean square of each column."""
+    return np.sqrt((differences.cpu().double().numpy() ** 2).mean(0))
 
 
 def _file_digest(path: Path) -> str:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.dataset import ThreeDIdent, require_images
-from threedident.distributions import Distribution, PairProcess, Uniform
-from threedident.errors import DatasetError, MissingExtraError, UsageError
+from threedident.datasets.dataset import ThreeDIdent, position, require_images
+from threedident.distributions import Distribution, PairProcess, Uniform, check_matchable
+from threedident.errors import DatasetError, MatchingWarning, MissingExtraError, UsageError
 from threedident.spaces import Box, Space
 
 try:
@@ -28,6 +30,7 @@ from threedident.datasets.matching import LatentMatcher, check_resampling, index
 from threedident.sampling import seeded
 
 Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+_SPREAD_OFF = 0.25  # of what is asked for: beyond it there is a warning
 _MOST_FREE = 8  # arrays of a shape that are kept for later
 
 #: ((z, z~), (x, x~)): latents (B, n) float32, images (B, 3, H, W) uint8.
@@ -165,8 +168,20 @@ class BatchDataset(data.Dataset[Batch]):
 
         Raises:
             IndexError: there is no such batch.
+            TypeError: the number is none.
         """
-        return self.batch(int(self._epoch), range(self.batches)[number])
+        return self.batch(int(self._epoch), position(number, self.batches, "batch", "an epoch has"))
+
+    def __getitems__(self, numbers: list[int]) -> NoReturn:
+        """What a DataLoader asks for that would make batches of the batches.
+
+        Raises:
+            UsageError: always, with the way out.
+        """
+        raise UsageError(
+            f"the items of {type(self).__name__} are whole batches: "
+            "DataLoader(pairs, batch_size=None), or iterate over pairs.loader()"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch of the items, in worker processes as well."""
@@ -188,7 +203,7 @@ class PositivePairs(BatchDataset):
     random order: each once an epoch, but for those that do not fill a batch (fewer pairs than a
     batch holds are repeated in it). Otherwise rendered
     latents stand in for drawn ones, and the conditional is met only as far as they are dense:
-    `3dident pairs` measures how far.
+    a warning says where its spread is off by more than a quarter, and `3dident pairs` measures it.
 
     Iterate over `loader()`. As a dataset of batches this also works in a DataLoader:
     `DataLoader(pairs, batch_size=None, num_workers=4)`, with `set_epoch` before each epoch.
@@ -231,8 +246,12 @@ class PositivePairs(BatchDataset):
             index: of the matcher.
             pin_memory: whether images are put where a GPU can fetch them by itself.
 
+        Warns:
+            MatchingWarning: the spread of a factor is off by more than a quarter.
+
         Raises:
-            UsageError: an argument does not fit, or the space does not fit the factors.
+            UsageError: an argument does not fit, the space does not fit the factors, or the
+                conditional keeps factors (`Unchanged`, `Change`) and the pairs are not rendered.
             DatasetError: the dataset was rendered in pairs, and holds no whole one yet.
         """
         super().__init__()
@@ -252,10 +271,23 @@ class PositivePairs(BatchDataset):
                 raise DatasetError(f"{self.dataset.root} holds no whole pair yet")
         else:
             self.process = self._asked_process(space, conditional, marginal)
+            latents = self.dataset.raw_latents.numpy()
+            check_matchable(self.process.conditional, latents, self.dataset.factor_names)
             anchors = len(self.dataset)
             self.matcher = self._make_matcher(match, index) if matcher is None else matcher
             self._check_matcher(self.matcher)
+            self._check_spread(self.matcher)
         self.batches = max(1, anchors // batch_size) if batches is None else batches
+
+    def __repr__(self) -> str:
+        if self.matcher is None:
+            how = f"{len(self.dataset) // 2} rendered pairs"
+        else:
+            how = f"{len(self.dataset)} images, match={self.matcher.match}"
+        return (
+            f"{type(self).__name__}({self.dataset.root}, {how}, {self.process.conditional}, "
+            f"{self.batches} x {self._batch_size} pairs an epoch)"
+        )
 
     def loader(self, *, threads: int = 2, ahead: int = 2) -> PairLoader:
         """Batches of one epoch after the other, prepared by threads of this process."""
@@ -364,3 +396,36 @@ class PositivePairs(BatchDataset):
             )
         if matcher.match == "resample":
             check_resampling(self.process)
+
+    def _check_spread(self, matcher: LatentMatcher) -> None:
+        """Warns where a factor of the pairs is spread otherwise than asked for."""
+        names, preset = self.dataset.factor_names, self.dataset.preset
+        free = np.array([preset is None or name not in preset.fixed for name in names])
+
+        def off(match: str) -> tuple[npt.NDArray[np.float64], ...]:
+            """Asked and realised spread, and by what share they differ."""
+            asked, realised = matcher.spread(self.process, match)
+            share = np.abs(realised - asked) / np.where(asked > 0, asked, np.inf)
+            return asked, realised, share * free
+
+        asked, realised, share = off(matcher.match)
+        if share.max() <= _SPREAD_OFF:
+            return
+        worst = int(share.argmax())
+        far = [name for name, each in zip(names, share, strict=True) if each > _SPREAD_OFF]
+        which = f"all {len(far)} factors" if len(far) == len(names) > 1 else ", ".join(far)
+        better = ""
+        if matcher.match == "nearest":
+            with contextlib.suppress(UsageError):  # it may not be possible
+                if off("resample")[2].max() <= _SPREAD_OFF:
+                    better = '; match="resample" brings it within a quarter'
+        warnings.warn(
+            f"pairs matched among {len(matcher.latents)} images do not have the spread of "
+            f"{self.process.conditional}: the standard deviation of z~ - z is about "
+            f"{realised[worst]:.2g} instead of {asked[worst]:.2g} for {names[worst]}, and off by "
+            f"more than a quarter for {which}. More images, a wider conditional or fewer factors "
+            f"bring it closer{better}; pairs of `3dident render --pairs` and of RenderedPairs are "
+            "exact. `3dident pairs` measures it",
+            MatchingWarning,
+            stacklevel=3,
+        )

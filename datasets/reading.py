@@ -23,7 +23,7 @@ import numpy.typing as npt
 from threedident.datasets import packed, published
 from threedident.errors import DatasetError
 from threedident.files import read_json
-from threedident.shards import check_arrays, open_hdf5, require_complete, safe_array
+from threedident.shards import check_arrays, open_hdf5, parse_name, require_complete, safe_array
 from threedident.store import MANIFEST, STATS, DatasetDir, Manifest
 
 UInt8 = npt.NDArray[np.uint8]
@@ -333,6 +333,10 @@ def open_source(root: str | Path) -> Source:
     """
     root = Path(root)
     if root.is_file():
+        if parse_name(root.name) and (root.parent / MANIFEST).is_file():
+            raise DatasetError(
+                f"{root} is one shard of the dataset {root.parent}: open that directory"
+            )
         return PackedSource(root)
     if (root / MANIFEST).is_file():
         return ShardSource(root)

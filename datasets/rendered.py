@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing as mp
 import os
+import queue
 import threading
-from multiprocessing.connection import wait
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +17,9 @@ from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import Preset, load_preset
 from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.processes import ChildProcess, wait_for_close
 from threedident.render.scene import SceneBuilder
-from threedident.render.workers import redirect_output, usable_processors
+from threedident.render.workers import usable_processors
 from threedident.spaces import Box, Space
 
 try:
@@ -33,9 +33,51 @@ from threedident.sampling import seeded
 UInt8 = npt.NDArray[np.uint8]
 
 _PIECE = 16  # images a process renders before it hands them over
+_DIED = (
+    "a render process of RenderedPairs has died; make a new one to go on (the same seed, epoch and "
+    "batch number give the same batch)"
+)
 
-_settings: EngineSettings  # of a worker process
-_engine: Any = None
+
+class _Renderers:
+    """Processes that render pieces of batches, for any thread."""
+
+    def __init__(self, settings: EngineSettings, count: int) -> None:
+        self.processes = [ChildProcess(_serve, settings) for _ in range(count)]
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        for process in self.processes:
+            self._idle.put(process)
+        self._threads = concurrent.futures.ThreadPoolExecutor(count, "rendered-pairs")
+        self._dead = False
+
+    def submit(self, latents: npt.NDArray[np.float32]) -> concurrent.futures.Future[UInt8]:
+        """Images (N, H, W, 3) of scene latents (N, 10), to come."""
+        return self._threads.submit(self._render, latents)
+
+    def _render(self, latents: npt.NDArray[np.float32]) -> UInt8:
+        process = self._idle.get()
+        try:
+            if self._dead:
+                raise RenderError(_DIED)
+            process.pipe.send(latents)
+            answer = process.pipe.recv()
+        except (EOFError, OSError) as error:
+            self._dead = True
+            raise RenderError(_DIED) from error
+        finally:
+            self._idle.put(process)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Ends the processes, and waits for that."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for process in self.processes:
+            process.kill()
+            process.pipe.close()
+        for process in self.processes:
+            process.join(10)
 
 
 class RenderedPairs:
@@ -106,7 +148,7 @@ class RenderedPairs:
         self._workers = workers or usable_processors()
         self._buffers = Buffers(pin_memory=pin_memory)
         self._lock = threading.Lock()
-        self._executor: concurrent.futures.ProcessPoolExecutor | None = None
+        self._renderers: _Renderers | None = None
         self._gpu: Any = None
 
     def __enter__(self) -> Self:
@@ -115,12 +157,20 @@ class RenderedPairs:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        side, device = self._settings.resolution, self._settings.device
+        epoch = "no end" if self.batches is None else f"{self.batches} batches an epoch"
+        return (
+            f"{type(self).__name__}({self.process.conditional}, preset {self.preset.name}, "
+            f"{side} x {side}, {device}, {self._batch_size} pairs a batch, {epoch})"
+        )
+
     def close(self) -> None:
         """Ends the processes."""
         with self._lock:
-            if self._executor is not None:
-                self._executor.shutdown(wait=True, cancel_futures=True)
-            self._executor = None
+            if self._renderers is not None:
+                self._renderers.close()
+            self._renderers = None
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Batch `number` of an epoch.
@@ -148,29 +198,15 @@ class RenderedPairs:
     def _on_cpu(self, latents: npt.NDArray[np.float32]) -> torch.Tensor:
         side = self._settings.resolution
         out = self._buffers.take((len(latents), side, side, 3))
-        executor = self._processes()
-        starts = range(0, len(latents), _PIECE)
-        try:
-            pieces = [executor.submit(_render, latents[s : s + _PIECE]) for s in starts]
-            for start, piece in zip(starts, pieces, strict=True):
-                out[start : start + _PIECE] = torch.from_numpy(piece.result())
-        except concurrent.futures.process.BrokenProcessPool as error:
-            raise RenderError(
-                "a render process of RenderedPairs has died; make a new one to go on (the same "
-                "seed, epoch and batch number give the same batch)"
-            ) from error
-        return out
-
-    def _processes(self) -> concurrent.futures.ProcessPoolExecutor:
         with self._lock:
-            if self._executor is None:
-                self._executor = concurrent.futures.ProcessPoolExecutor(
-                    self._workers,
-                    mp_context=mp.get_context("spawn"),
-                    initializer=_start,
-                    initargs=(self._settings,),
-                )
-            return self._executor
+            if self._renderers is None:
+                self._renderers = _Renderers(self._settings, self._workers)
+            renderers = self._renderers
+        starts = range(0, len(latents), _PIECE)
+        pieces = [renderers.submit(latents[s : s + _PIECE]) for s in starts]
+        for start, piece in zip(starts, pieces, strict=True):
+            out[start : start + _PIECE] = torch.from_numpy(piece.result())
+        return out
 
     def _on_gpu(self, latents: npt.NDArray[np.float32]) -> torch.Tensor:
         with self._lock:  # one launch after the other
@@ -183,27 +219,22 @@ class RenderedPairs:
             return torch.cat(parts)
 
 
-def _start(settings: EngineSettings) -> None:
-    """Begins a worker process, which ends with its parent."""
-    global _settings  # noqa: PLW0603
-    parent = mp.parent_process()
-    assert parent is not None
+def _serve(pipe: Connection, settings: EngineSettings) -> None:
+    """A render process: answers latents with their images, or with what went wrong."""
 
     def watch() -> None:
-        wait([parent.sentinel])
+        wait_for_close(pipe)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    redirect_output(Path(os.devnull))  # what goes wrong comes back as an exception
-    _settings = settings
-
-
-def _render(latents: npt.NDArray[np.float32]) -> UInt8:
-    global _engine  # noqa: PLW0603
-    if _engine is None:  # here and not in _start, whose exceptions nobody would see
-        _engine = create_engine(_settings)
-    images = [
-        _engine.render_batch(latents[s : s + _engine.batch])
-        for s in range(0, len(latents), _engine.batch)
-    ]
-    return np.concatenate(images)
+    engine: Any = None
+    while True:
+        latents = pipe.recv()
+        try:
+            if engine is None:  # here, where somebody waits for the answer
+                engine = create_engine(settings)
+            starts = range(0, len(latents), engine.batch)
+            pieces = [engine.render_batch(latents[s : s + engine.batch]) for s in starts]
+            pipe.send(np.concatenate(pieces))
+        except Exception as error:
+            pipe.send(error)

@@ -81,6 +81,12 @@ class TwoViews(BatchDataset):
         self.batches = len(self.dataset) // batch_size
         self._batch_size, self._seed = batch_size, seed
 
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.dataset.root}, {len(self.dataset)} images, "
+            f"{self.batches} x {self._batch_size} images an epoch)"
+        )
+
     def batch(self, epoch: int, number: int) -> Batch:
         """Batch `number` of an epoch."""
         order = torch.randperm(len(self.dataset), generator=seeded(self._seed, epoch))

@@ -1,6 +1,6 @@
 """A pool of render processes that outlives its members.
 
-Every worker is a process of its own (spawn) with one engine in it. It is handed a few
+Every worker is a process of its own with one engine in it. It is handed a few
 images at a time and sends each back as it is finished. A worker that dies, or is silent
 for too long, is replaced; the image it was at is tried again, up to three times.
 """
@@ -11,11 +11,9 @@ import collections
 import contextlib
 import dataclasses
 import faulthandler
-import multiprocessing as mp
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -31,6 +29,7 @@ import numpy.typing as npt
 from threedident.errors import RenderError, ThreeDIdentError
 from threedident.files import is_running
 from threedident.render.engine import Engine, EngineSettings, create_engine
+from threedident.render.processes import ChildProcess, wait_for_close
 
 Array = npt.NDArray[Any]
 
@@ -77,8 +76,7 @@ class Failed:
 class _Worker:
     """A process, its end of the pipe, and what it still owes."""
 
-    process: Any
-    pipe: Connection
+    process: ChildProcess
     slot: int
     log: Path
     owed: collections.deque[Task] = dataclasses.field(default_factory=collections.deque)
@@ -94,16 +92,6 @@ def usable_processors() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def redirect_output(log: Path) -> None:
-    """Sends what this process prints, Blender's own output below Python included, to a file."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
-    os.dup2(target, 1)
-    os.dup2(target, 2)
-    os.close(target)
-
-
 def _worker_main(
     pipe: Connection,
     factory: Callable[..., Engine],
@@ -113,13 +101,7 @@ def _worker_main(
     scratch: Path,
     log: Path,
 ) -> None:
-    """A worker process: renders what the pipe hands it until the pipe closes."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        redirect_output(log)
-    except OSError as error:  # there is no place yet for a traceback
-        pipe.send(("broken", f"cannot write {log}: {error.strerror}"))
-        return
+    """A worker process: renders what the pipe hands it until that is None, or the pipe closes."""
     try:
         faulthandler.enable()
         engine = factory(settings, threads=threads, device_index=device_index, scratch=scratch)
@@ -130,8 +112,7 @@ def _worker_main(
         return
     pipe.send(("ready",))
     try:
-        while True:
-            waiting = pipe.recv()
+        while (waiting := pipe.recv()) is not None:
             while waiting:
                 batch = waiting[: engine.batch]
                 # Blender prints 15 KB an image: the log keeps what it said of the last one.
@@ -152,11 +133,10 @@ def _worker_main(
                         pipe.send(("done", task.index, image, seconds))
                 del waiting[: len(batch)]
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # the parent is gone, or has no more work
+        pass  # the parent is gone
     finally:
         engine.close()
-        parent = mp.parent_process()
-        if parent is not None and not parent.is_alive():  # killed: nobody else would do it
+        if wait_for_close(pipe, 0):  # killed: nobody else would do it
             shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -208,7 +188,6 @@ class WorkerPool:
         self._log_dir = log_dir
         self._log_prefix = log_prefix
         self._workers: list[_Worker] = []
-        self._context = mp.get_context("spawn")
         self._attempts: collections.Counter[int] = collections.Counter()
         self._deaths_at_start = 0
         #: The largest resident memory of a worker seen so far, bytes (Linux; else 0).
@@ -272,26 +251,18 @@ class WorkerPool:
             yield from self._collect(again, stop)
 
     def _start(self, slot: int) -> _Worker:
-        ours, theirs = self._context.Pipe()
         log = self._log_dir / f"{self._log_prefix}-{slot}.log"
-        # One thread for numpy's linear algebra: the worker's threads are for rendering.
-        with _environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"), ignoring_interrupts():
-            process = self._context.Process(
-                target=_worker_main,
-                args=(
-                    theirs,
-                    self._factory,
-                    self._settings,
-                    self._threads,
-                    slot % max(self._devices, 1),
-                    self._scratch,
-                    log,
-                ),
-                daemon=True,
-            )
-            process.start()
-        theirs.close()
-        worker = _Worker(process, ours, slot, log)
+        process = ChildProcess(
+            _worker_main,
+            self._factory,
+            self._settings,
+            self._threads,
+            slot % max(self._devices, 1),
+            self._scratch,
+            log,
+            log=log,
+        )
+        worker = _Worker(process, slot, log)
         self._workers.append(worker)
         return worker
 
@@ -301,22 +272,21 @@ class WorkerPool:
         worker.heard = time.monotonic()
         # A worker that has just died is noticed when its pipe is read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            worker.pipe.send(batch)
+            worker.process.pipe.send(batch)
 
     def _collect(
         self, again: collections.deque[Task], stop: threading.Event
     ) -> Iterator[Done | Failed]:
         """Waits for the next messages and takes them in."""
-        by_pipe = {worker.pipe: worker for worker in self._workers}
+        by_pipe = {worker.process.pipe: worker for worker in self._workers}
         for pipe in wait(list(by_pipe), timeout=0.5):
             worker = by_pipe[pipe]  # type: ignore[index]
             try:
-                message = worker.pipe.recv()
+                message = worker.process.pipe.recv()
             except (EOFError, OSError):  # the latter where it died within a message
                 if stop.is_set():  # whoever stops us may have stopped our workers, too
                     return
-                worker.process.join(5)
-                code = worker.process.exitcode
+                code = worker.process.join(5)
                 reason = (
                     f"its process was ended by {_signal_name(-code)}"
                     if code is not None and code < 0
@@ -332,6 +302,10 @@ class WorkerPool:
                     self._deaths_at_start = 0
                 case ("broken", reason):
                     raise RenderError(f"the renderer cannot start: {reason}")
+                case Exception():
+                    raise RenderError(
+                        f"the renderer cannot start: {type(message).__name__}: {message}"
+                    ) from message
                 case ("done", index, image, seconds):
                     self._settle(worker, index)
                     self._attempts.pop(index, None)
@@ -389,27 +363,13 @@ class WorkerPool:
             worker.log = kept
 
     def _stop(self, worker: _Worker, *, gently: bool = False) -> None:
-        worker.pipe.close()
         if gently:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                worker.process.pipe.send(None)
             worker.process.join(10)
-        if worker.process.is_alive():
-            worker.process.kill()
+        worker.process.kill()
+        worker.process.pipe.close()  # only now: a worker takes it for our death
         worker.process.join(10)
-        with contextlib.suppress(ValueError):  # it hangs in the system, beyond any signal
-            worker.process.close()
-
-
-@contextlib.contextmanager
-def ignoring_interrupts() -> Iterator[None]:
-    """Processes started within ignore Ctrl-C, which a terminal sends to all: we decide."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def make_scratch(needed: int) -> Path:
@@ -424,20 +384,6 @@ def make_scratch(needed: int) -> Path:
         if pid.isdigit() and not is_running(int(pid)):
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=parent))
-
-
-@contextlib.contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _signal_name(number: int) -> str:
@@ -466,26 +412,19 @@ def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
     Raises:
         ThreeDIdentError: the function raised one; any other failure is a RenderError.
     """
-    context = mp.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(
-        target=_call_main, args=(theirs, function, args, log or Path(os.devnull)), daemon=True
-    )
-    with ignoring_interrupts():
-        process.start()
-    theirs.close()
+    process = ChildProcess(_call_main, function, args, log=log)
     try:
-        outcome = ours.recv()
-    except EOFError:
-        process.join(5)
+        outcome = process.pipe.recv()
+    except (EOFError, OSError):
         raise RenderError(
-            f"a helper process ended with exit code {process.exitcode}"
+            f"a helper process ended with exit code {process.join(5)}"
             + (f"; its output is in {log}" if log else "")
         ) from None
     finally:
+        process.pipe.close()
         process.join(5)
-        if process.is_alive():
-            process.kill()
+        process.kill()
+        process.join(5)
     if isinstance(outcome, ThreeDIdentError):
         raise outcome
     if isinstance(outcome, Exception):
@@ -493,9 +432,8 @@ def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
     return outcome
 
 
-def _call_main(pipe: Connection, function: Any, args: tuple[Any, ...], log: Path) -> None:
+def _call_main(pipe: Connection, function: Any, args: tuple[Any, ...]) -> None:
     try:
-        redirect_output(log)
         pipe.send(function(*args))
     except Exception as error:
         traceback.print_exc()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import numpy as np
@@ -63,3 +64,12 @@ def raise_missing():
     from threedident.errors import MissingExtraError
 
     raise MissingExtraError("bpy", "render", "rendering")
+
+
+def read_signals(pipe):
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    pipe.send((*handlers, sys.stdin.read(), os.environ["OPENBLAS_NUM_THREADS"]))
+
+
+def hang(pipe):
+    time.sleep(3600)

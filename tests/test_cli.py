@@ -242,3 +242,13 @@ def test_the_version_is_that_of_the_distribution():
     from threedident.store import toolkit_version
 
     assert toolkit_version() == "0.1.0"
+
+
+def test_a_figure_that_cannot_be_drawn_is_said_before_the_work():
+    words = ["pairs", "--n", "250000", "--conditional", "normal", "--sigma", "0.1"]
+    words += ["--out", "figure.png"]
+    code = "import threedident.latents as latents\nlatents.sample_raw_latents = None\n"
+    done = without("matplotlib", code + f"from threedident.cli import main\nmain({words!r})")
+    assert done.returncode == 2
+    assert "the figure needs matplotlib" in done.stderr
+    assert "Traceback" not in done.stderr

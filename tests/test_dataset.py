@@ -121,7 +121,8 @@ def test_factors_choose_and_order_the_columns(forms, truth):
         ({"factors": ["x", "shape"]}, "unknown factor or group 'shape': expected one of x, y, z"),
         ({"factors": []}, "names no factor"),
         ({"target": "images"}, "raw_latents, latents, found 'images'"),
-        ({"cache": "disk"}, "12 images need 0.0 GB on disk, which cannot be had"),
+        ({"cache": "disk"}, "cache must be .* such as \"cuda\", found 'disk'$"),
+        ({"cache": "cuda:99"}, r"12 images need 0\.0 MB on cuda:99, which cannot be had"),
     ],
 )
 def test_arguments_that_do_not_fit(forms, options, message):
@@ -165,8 +166,9 @@ def test_indices_out_of_range(forms, truth, form, cache):
     for last in (-1, np.int64(11), torch.tensor(11), np.uint8(11)):
         assert np.array_equal(dataset[last][0].permute(1, 2, 0), truth["images"][11])
     for wrong in (12, -13, 10**9):
-        with pytest.raises(IndexError):
-            dataset[wrong]
+        for index in (wrong, np.int64(wrong), torch.tensor(wrong), [0, wrong]):
+            with pytest.raises(IndexError, match=rf"no image {wrong}: .* holds 12, 0 to 11$"):
+                dataset[index]
     # Where an image is named by its number, -1 is a mistake, not the last one.
     for wrong in (-1, 12, 13, 2**40):
         for indices in ([0, wrong], torch.tensor([0, wrong])):
@@ -178,6 +180,83 @@ def test_indices_out_of_range(forms, truth, form, cache):
         dataset.source.image(12)
     with pytest.raises(TypeError):
         dataset.images([0.5])
+
+
+@pytest.mark.parametrize("cache", [None, "ram"])
+def test_several_items_at_once(forms, truth, cache):
+    dataset = ThreeDIdent(forms["packed"], factors=["hue", "x"], cache=cache)
+    columns = list(dataset.columns)
+    for index, numbers in (
+        (slice(0, 3), [0, 1, 2]),
+        (slice(-2, None), [10, 11]),
+        (slice(8, 1, -3), [8, 5, 2]),
+        (slice(9, 99), [9, 10, 11]),
+        (slice(5, 5), []),
+        ([], []),
+        ([4], [4]),
+        ([0, -1, 0], [0, 11, 0]),
+        (range(3), [0, 1, 2]),
+        (np.array([3, -1]), [3, 11]),
+        (torch.tensor([6]), [6]),
+    ):
+        images, latents = dataset[index]
+        assert np.array_equal(pixels_of(images), truth["images"][numbers])
+        assert np.array_equal(latents, truth["raw_latents"][numbers][:, columns])
+        latents.zero_()
+    assert np.array_equal(dataset.raw_latents, truth["raw_latents"][:, columns])
+    wrong = [0.5, "x", None, (0, 1), True, [0.5], [[1]], [True, False]]
+    for index in (*wrong, np.array([True, False]), np.zeros(2), torch.zeros(2, 2)):
+        with pytest.raises(TypeError, match=r"there is no image .*: expected a whole number"):
+            dataset[index]
+
+
+def test_several_items_go_through_transforms_one_by_one(forms, truth):
+    def brightness(image):
+        assert isinstance(image, Image.Image)
+        return torch.tensor(float(np.asarray(image).mean()))
+
+    dataset = ThreeDIdent(forms["shards"], brightness, lambda z: z + 1)
+    images, latents = dataset[2:6]
+    assert images.tolist() == pytest.approx(truth["images"][2:6].mean((1, 2, 3)))
+    assert np.array_equal(latents, truth["raw_latents"][2:6] + 1)
+    names, latents = ThreeDIdent(forms["shards"], lambda image: image.mode, list)[[1, 3]]
+    assert names == ["RGB", "RGB"]  # which nothing can be stacked of
+    assert latents == [list(z) for z in torch.from_numpy(truth["raw_latents"][[1, 3]])]
+    ragged = iter((torch.zeros(2), torch.zeros(3)))
+    images, _ = ThreeDIdent(forms["shards"], lambda _: next(ragged))[:2]
+    assert [len(image) for image in images] == [2, 3]
+
+
+def test_what_a_dataset_says_of_itself(forms, tmp_path):
+    small = forms["shards"]
+    assert repr(ThreeDIdent(small)) == (
+        f"ThreeDIdent({small}, 12 x 32 x 32, preset 3dident, train split, 10 factors)"
+    )
+    published = forms["published"]
+    assert repr(ThreeDIdent(published, factors="x")) == (
+        f"ThreeDIdent({published}, 12 x 32 x 32, factor x)"
+    )
+    assert (
+        repr(TwoViews(small, batch_size=5))
+        == f"TwoViews({small}, 12 images, 2 x 5 images an epoch)"
+    )
+
+
+def test_batches_of_batches_are_refused(forms):
+    views = TwoViews(forms["shards"], batch_size=4)
+    for options in ({}, {"batch_size": 32}, {"batch_size": 2, "num_workers": 1}):
+        loader = data.DataLoader(views, multiprocessing_context=None, **options)
+        with pytest.raises(UsageError, match=r"of TwoViews are whole batches.*batch_size=None"):
+            next(iter(loader))
+    for wrong, error in ((3, IndexError), (slice(2), TypeError), ([0], TypeError)):
+        with pytest.raises(error, match=r"no batch (3: an epoch has 3, 0 to 2|.*whole number)$"):
+            views[wrong]
+
+
+def test_a_single_shard_is_called_one(forms):
+    shard = next(iter(list_shards(forms["shards"]).values()))
+    with pytest.raises(DatasetError, match=f"is one shard of the dataset {forms['shards']}: open"):
+        ThreeDIdent(shard)
 
 
 @pytest.mark.parametrize("form", FORMS)

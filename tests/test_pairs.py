@@ -10,9 +10,11 @@ import math
 import multiprocessing as mp
 import os
 import pickle
+import re
 import signal
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import faiss
@@ -50,7 +52,7 @@ from threedident.datasets import (
     realised,
 )
 from threedident.datasets.pairs import Buffers
-from threedident.errors import DatasetError, RenderError, UsageError
+from threedident.errors import DatasetError, MatchingWarning, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.files import is_running
 from threedident.presets import load_preset
@@ -60,6 +62,7 @@ from threedident.sampling import seeded
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
 KINDS = ("exact", "ivf", "hnsw")
+ENGINE = ("--engine", "direct", "--resolution", 16, "--quality", "draft")
 
 
 def uniform(count, n=10, seed=0):
@@ -181,8 +184,8 @@ def test_queries_that_do_not_fit():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"index": "fast"}, "FAISS cannot build the index 'fast'"),
-        ({"index": "IVF400,Flat"}, "FAISS cannot build the index"),
+        ({"index": "fast"}, r"FAISS cannot build the index 'fast' of 300 latents \(could not"),
+        ({"index": "IVF400,Flat"}, r"latents \(Number of training points .*: expected auto"),
         ({"match": "closest"}, "nearest, resample, found 'closest'"),
         ({"nprobe": 0}, "must be >= 1"),
     ],
@@ -464,30 +467,75 @@ def test_partners_at_the_ends_of_the_random_numbers(monkeypatch, level, end):
         assert partner == [i for i in inside if i != anchor][end]
 
 
-@pytest.mark.parametrize(
-    ("space", "conditional"),
-    [
-        (Box(3), Unchanged()),
-        (Box(3), Change(Normal(0.1), 2)),
-        (Box(3), PerFactor((((0,), Unchanged()), ((1, 2), Normal(0.1))))),
-        (Sphere(3), ProjectedNormal(5.0)),
-        (Sphere(3), Normal(0.1)),
-    ],
-)
-def test_what_cannot_be_resampled(tmp_path, space, conditional):
+NESTED = PerFactor((((0, 1), Change(Normal(1))),))
+KEEPING = [
+    (Unchanged(), "x, y, z"),
+    (Change(Normal(0.1), 2), "x, y, z"),
+    (Change(Normal(0.1), (0, 3)), "x, y, z"),
+    (PerFactor((((0,), Unchanged()), ((1, 2), Normal(0.1)))), "x"),
+    (PerFactor((((1,), Uniform()), ((2, 0), NESTED))), "x, z"),
+    (Change(PerFactor((((0, 2), Normal(1)), ((1,), Unchanged()))), 3), "y"),
+]
+
+
+@pytest.fixture(scope="module")
+def on_a_sphere(tmp_path_factory):
+    """Twenty images, whose position lies on a sphere."""
+    root = tmp_path_factory.mktemp("sphere") / "d"
     raw = np.zeros((20, 10), np.float32)
     raw[:, :3] = sphere(20, 3)
-    made.make(tmp_path / "d", 20, raw=raw)
-    message = "no closed form.* match to the nearest, or render exact pairs"
-    dataset = ThreeDIdent(tmp_path / "d", factors="position")
+    made.make(root, 20, raw=raw)
+    return root
+
+
+@pytest.mark.parametrize(("conditional", "kept"), KEEPING)
+def test_what_a_conditional_keeps_single_images_cannot_hold(on_a_sphere, conditional, kept):
+    dataset = ThreeDIdent(on_a_sphere, factors="position")
+    own = [{"matcher": LatentMatcher(dataset.raw_latents, match=m)} for m in matching.MATCHES]
+    message = rf"keeps factors as they are \({kept}\), and .*render --pairs.*RenderedPairs"
+    for options in (*({"match": m} for m in matching.MATCHES), *own):
+        with pytest.raises(UsageError, match=message) as caught:
+            PositivePairs(dataset, None, conditional, **options)
+        assert "nearest" not in str(caught.value)
+    process = PairProcess(Box(3), conditional)
+    with pytest.raises(UsageError, match=r"as they are, so it has no density.*exact pairs"):
+        own[1]["matcher"].resample(torch.arange(3), process)
+
+
+def test_factors_that_all_change_are_matched(on_a_sphere):
+    dataset = ThreeDIdent(on_a_sphere, factors="position")
+    for match in matching.MATCHES:
+        pairs = PositivePairs(dataset, None, Change(Normal(0.5), 3), batch_size=20, match=match)
+        (z, z_tilde), _ = pairs.batch(0, 0)
+        assert (z != z_tilde).all()
+
+
+def test_a_factor_that_all_images_share_is_kept(on_a_sphere):
+    """Whatever it is matched to, the hue stays as it is."""
+    keep = {"position": Normal(0.5), "hue": Unchanged()}
+    names = ("x", "y", "z", *FACTOR_NAMES[7:])
+    dataset = ThreeDIdent(on_a_sphere, factors=names)
+    pairs = PositivePairs(dataset, None, PerFactor.by_name(keep, names), batch_size=20)
+    (z, z_tilde), _ = pairs.batch(0, 0)
+    assert torch.equal(z[:, 3:], z_tilde[:, 3:])
+    assert (z[:, :3] != z_tilde[:, :3]).any(1).all()
+    keep = PerFactor.by_name({"hue": Normal(0.5), "position": Unchanged()}, names)
+    with pytest.raises(UsageError, match=r"\(x, y, z\)"):
+        PositivePairs(dataset, None, keep)
+
+
+@pytest.mark.parametrize("conditional", [ProjectedNormal(5.0), Normal(0.1)])
+def test_what_cannot_be_resampled_can_be_matched(on_a_sphere, conditional):
+    dataset = ThreeDIdent(on_a_sphere, factors="position")
+    message = 'no closed form.* leave out match="resample"'
     with pytest.raises(UsageError, match=message):
-        PositivePairs(dataset, space, conditional, match="resample")
+        PositivePairs(dataset, Sphere(3), conditional, match="resample")
     matcher = LatentMatcher(dataset.raw_latents, match="resample")
     with pytest.raises(UsageError, match=message):
-        PositivePairs(dataset, space, conditional, matcher=matcher)
+        PositivePairs(dataset, Sphere(3), conditional, matcher=matcher)
     with pytest.raises(UsageError, match=message):
-        matcher.resample(torch.arange(3), PairProcess(space, conditional))
-    z, z_tilde = PositivePairs(dataset, space, conditional, batch_size=5).batch(0, 0)[0]
+        matcher.resample(torch.arange(3), PairProcess(Sphere(3), conditional))
+    z, z_tilde = PositivePairs(dataset, Sphere(3), conditional, batch_size=5).batch(0, 0)[0]
     assert z.shape == z_tilde.shape == (5, 3)
 
 
@@ -649,6 +697,30 @@ def test_the_epoch_of_items(dataset):
             pairs[wrong]
 
 
+def test_what_pairs_say_of_themselves(dataset, rendered):
+    nearest, resampled = both_ways(dataset)
+    assert repr(nearest) == (
+        f"PositivePairs({dataset.root}, 300 images, match=nearest, Normal(sigma=0.3), "
+        "7 x 40 pairs an epoch)"
+    )
+    assert "match=resample" in repr(resampled)
+    pairs = PositivePairs(rendered, batch_size=5)
+    assert repr(pairs) == (
+        f"PositivePairs({rendered}, 20 rendered pairs, Normal(sigma=0.1), 4 x 5 pairs an epoch)"
+    )
+    assert "in pairs, 10 factors)" in repr(pairs.dataset)
+    assert repr(on_demand()) == (
+        "RenderedPairs(Normal(sigma=0.1), preset 3dident, 16 x 16, cpu, 10 pairs a batch, no end)"
+    )
+
+
+def test_a_loader_that_would_make_batches_of_batches_is_refused(dataset):
+    for pairs in both_ways(dataset):
+        with pytest.raises(UsageError, match=r"of PositivePairs are whole .*batch_size=None"):
+            next(iter(data.DataLoader(pairs, batch_size=32)))
+        assert same(next(iter(data.DataLoader(pairs, batch_size=None))), pairs[0])
+
+
 def test_sizes_of_batches_and_epochs(dataset):
     for pairs in both_ways(dataset, batch_size=1000):  # more than there are images
         assert pairs.batches == 1
@@ -713,6 +785,94 @@ def test_where_an_index_is_kept(tmp_path, capfd):
     capfd.readouterr()
     PositivePairs(some, None, Normal(0.1), index="ivf")
     assert capfd.readouterr().err == ""
+
+
+# --- how wide they are
+
+
+def warned(make):
+    """The warnings of MatchingWarning that a function gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("error")
+        warnings.simplefilter("always", MatchingWarning)
+        make()
+    return [str(each.message) for each in caught]
+
+
+def test_a_spread_that_is_off_is_said_once_where_pairs_are_made(dataset, tmp_path):
+    def make():
+        pairs = PositivePairs(dataset.root, conditional=Normal(0.3), batches=2)
+        pairs.batch(0, 0)
+        list(pairs.loader())
+        again = pickle.loads(pickle.dumps(pairs))
+        list(data.DataLoader(again, batch_size=None, num_workers=1, multiprocessing_context="fork"))
+
+    with pytest.warns(MatchingWarning) as caught:
+        PositivePairs(dataset.root, conditional=Normal(0.3))
+    assert caught[0].filename == __file__
+    (said,) = warned(make)
+    assert said == str(caught[0].message)  # it is the same every time
+    found = re.search(r"is about ([0-9.]+) instead of ([0-9.]+) for (\w+), and off by more", said)
+    run(dataset.root, "--conditional", "normal", "--sigma", 0.3, "--json", "j.json")
+    measured = json.loads(Path("j.json").read_text())
+    for value, way in ((found[1], "nearest"), (found[2], "asked")):
+        assert float(value) == pytest.approx(measured[way]["std"][found[3]], rel=0.06)
+    assert "all 10 factors" in said
+    for way_out in ("More images", "render --pairs", "RenderedPairs", "3dident pairs"):
+        assert way_out in said
+
+
+def test_what_is_wide_or_dense_enough_is_not_warned_of(dataset):
+    def make(**options):
+        return lambda: PositivePairs(dataset.root, **options)
+
+    assert not warned(make(conditional=Normal(1.0)))
+    assert not warned(make(conditional=Uniform(), match="resample"))
+    (said,) = warned(make(conditional=Normal(0.5)))
+    assert 'match="resample" brings it within a quarter' in said
+    assert not warned(make(conditional=Normal(0.5), match="resample"))
+    (said,) = warned(make(conditional=Normal(0.2)))
+    assert "resample" not in said
+    assert warned(make(conditional=Normal(0.2), match="resample"))
+    one = ThreeDIdent(dataset.root, factors="x")
+    assert not warned(lambda: PositivePairs(one, conditional=Normal(0.1)))
+
+
+def test_one_factor_that_is_off_is_enough(dataset):
+    """A mean over ten would hide it."""
+    narrow = Normal((*9 * (1.0,), 0.1))
+    (said,) = warned(lambda: PositivePairs(dataset.root, None, narrow))
+    assert "for background_hue, and off by more than a quarter for background_hue." in said
+    raw = dataset.truth.raw_latents.copy()
+    raw[:, 4] = 0.25
+    made.make(Path("flat"), 300, raw=raw)
+    (said,) = warned(lambda: PositivePairs("flat", None, Normal(1.0)))
+    assert "about 0 instead of 0." in said
+    assert "for theta." in said
+
+
+def test_factors_that_a_preset_holds_are_not_missed(tmp_path):
+    words = ("render", *ENGINE, "--n", 60, "--workers", 1, "--preset", "3dident-positions")
+    run_command(*words, "--out", tmp_path / "positions")
+    assert not warned(lambda: PositivePairs(tmp_path / "positions", conditional=Normal(0.7)))
+    (said,) = warned(lambda: PositivePairs(tmp_path / "positions", conditional=Normal(0.1)))
+    assert "for x, y, z." in said
+
+
+def test_rendered_pairs_are_as_wide_as_they_are(rendered):
+    assert not warned(lambda: PositivePairs(rendered))
+
+
+def test_the_command_line_shows_the_warning_in_one_line(dataset, tmp_path):
+    words = ["train", "demo", "--data", dataset.root, "--out", tmp_path / "run"]
+    for setting in ("steps=1", "batch_size=16"):
+        words += ["--set", f"training.{setting}"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", MatchingWarning)
+        said = run_command(*words).stderr
+    lines = [line for line in said.splitlines() if "spread" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("warning: pairs matched among 300 images do not have the spread")
 
 
 # --- the loader
@@ -930,8 +1090,6 @@ def test_batches_that_are_held_stay_as_they_are(dataset):
 
 # --- a dataset rendered in pairs
 
-ENGINE = ("--engine", "direct", "--resolution", 16, "--quality", "draft")
-
 
 @pytest.fixture(scope="module")
 def rendered(tmp_path_factory):
@@ -1121,21 +1279,16 @@ def test_a_dataset_in_pairs_is_measured_as_it_is(rendered):
 
 
 def test_why_some_conditionals_cannot_be_resampled(dataset):
-    words = ("--conditional", "normal", "--sigma", 0.1, "--change", 2, "--draws", 500)
+    # Where single precision ends: (2 / 0.1)^40.
+    words = ("--conditional", "gennorm", "--lambda", 0.1, "--beta", 40, "--draws", 500)
     said = run(dataset.root, *words, "--json", "k.json", "--out", "k.png").output
     found = json.loads(Path("k.json").read_text())
     assert found["resampled"] is found["median_effective_sample_size"] is None
     assert "nearest" in found["tried"]
     assert "resampled" not in found["tried"]
-    line = next(line for line in said.splitlines() if line.startswith("no resampling: "))
-    assert "has no closed form" in line
-    assert "render exact pairs" in line
-    assert Path("k.png").stat().st_size > 1000
-    # Where single precision ends: (2 / 0.1)^40.
-    words = ("--conditional", "gennorm", "--lambda", 0.1, "--beta", 40, "--draws", 500)
-    said = run(dataset.root, *words).output
     assert "no resampling: GeneralizedNormal(lam=0.1, beta=40.0) gives no other" in said
     assert said.splitlines()[1].split() == ["asked", "nearest"]
+    assert Path("k.png").stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
@@ -1145,7 +1298,15 @@ def test_why_some_conditionals_cannot_be_resampled(dataset):
         (("--conditional", "normal"), "needs --sigma"),
         (("--conditional", "normal", "--sigma", "0.1,0.2"), "2 widths, expected 10 or one"),
         (("--conditional", "normal", "--sigma", "0.1", "--factors", "shape"), "unknown factor"),
-        (("--conditional", "normal", "--sigma", "0.1", "--index", "fast"), "FAISS cannot build"),
+        (
+            ("--conditional", "normal", "--sigma", "0.1", "--index", "fast"),
+            "'fast' of 300 latents (could not parse index string fast): expected auto, exact, ivf",
+        ),
+        (
+            ("--conditional", "normal", "--sigma", "0.1", "--unchanged", "hue"),
+            "(object_hue, spotlight_hue, background_hue), and pairs matched among single images",
+        ),
+        (("--conditional", "normal", "--sigma", "0.1", "--change", "2"), "Only exact pairs hold"),
         (("--conditional", "normal", "--sigma", "0.1", "--out", "f.txt"), "ends in .png"),
     ],
 )
@@ -1184,7 +1345,7 @@ def wait_until_gone(pids):
 def test_pairs_rendered_on_demand_and_a_process_that_dies():
     with on_demand(workers=1, preset="3dident-positions", batches=3) as one:
         expected = [one.batch(0, 0), one.batch(0, 1), one.batch(2, 1)]
-        pids = list(one._executor._processes)
+        pids = [process.pid for process in one._renderers.processes]
         assert len(alive(pids)) == 1
         for epoch, number, ((z, z_tilde), (x, x_tilde)) in zip(
             (0, 0, 2), (0, 1, 1), expected, strict=True
@@ -1212,7 +1373,7 @@ def test_pairs_rendered_on_demand_and_a_process_that_dies():
             assert same(found[number], batch)
 
         # And one of the two dies.
-        pids = list(two._executor._processes)
+        pids = [process.pid for process in two._renderers.processes]
         assert len(alive(pids)) == 2
         os.kill(pids[0], signal.SIGKILL)
         with pytest.raises(RenderError, match="a render process of RenderedPairs has died"):
@@ -1239,7 +1400,7 @@ def render_on(pipe):
     """Renders pairs until it is killed; sends the numbers of its processes."""
     pairs = on_demand(batch_size=24, workers=2)
     pairs.batch(0, 0)
-    pipe.send(list(pairs._executor._processes))
+    pipe.send([process.pid for process in pairs._renderers.processes])
     for _ in pairs.loader():
         pass
     time.sleep(600)

@@ -1,7 +1,11 @@
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import faulty
 import numpy as np
@@ -10,6 +14,7 @@ import pytest
 from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.presets import load_preset
 from threedident.render.engine import EngineSettings
+from threedident.render.processes import ChildProcess
 from threedident.render.workers import Done, Failed, Task, WorkerPool, call_in_process
 
 SETTINGS = EngineSettings(load_preset("3dident"), resolution=8)
@@ -155,3 +160,156 @@ def test_calls_in_another_process():
         call_in_process(divmod, 1, 0)
     with pytest.raises(RenderError, match="exit code 4"):
         call_in_process(os._exit, 4)
+
+
+# --- processes that do not run the caller's main module
+
+ARGUMENTS = "(np.zeros((2, 10)), load_preset('3dident'), resolution=16, quality='draft', "
+UNGUARDED = {
+    "images": "from threedident.render.job import render_images\n"
+    f"x = render_images{ARGUMENTS}engine='direct', device='cpu', workers=1)\n"
+    "print('done', x.shape)\n",
+    "pairs": "from threedident.datasets import Normal, RenderedPairs\n"
+    "pairs = RenderedPairs(None, Normal(0.1), resolution=16, quality='draft', batch_size=2, "
+    "workers=1)\n"
+    "(z, z_tilde), (x, x_tilde) = pairs.batch(0, 0)\n"
+    "print('done', tuple(x.shape))\n",  # and does not close them
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "way"), [("images", "file"), ("images", "standard input"), ("pairs", "standard input")]
+)
+def test_scripts_need_no_guard(tmp_path, what, way):
+    code = (
+        "import numpy as np\nprint('the main module runs')\n"
+        f"from threedident.presets import load_preset\n{UNGUARDED[what]}"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", script if way == "file" else "-"],
+        input=code,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "done (2, " in done.stdout
+    assert done.stdout.count("the main module runs") == 1
+    assert done.stderr == ""
+
+
+def test_what_the_main_script_defines_is_refused_with_the_reason(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from threedident.errors import UsageError\n"
+        "from threedident.presets import load_preset\n"
+        "from threedident.render.engine import EngineSettings\n"
+        "from threedident.render.workers import Task, WorkerPool, call_in_process\n"
+        "class Mine: pass\n"
+        "def mine(*a, **k): pass\n"
+        "settings = EngineSettings(load_preset('3dident'), resolution=8)\n"
+        "def pool(factory):\n"
+        "    with WorkerPool(settings, workers=1, log_dir=Path(), factory=factory) as pool:\n"
+        "        list(pool.run([Task(0, None)], 1))\n"
+        "for call in (lambda: call_in_process(mine), lambda: call_in_process(max, Mine(), 1),\n"
+        "             lambda: call_in_process(max, [Mine], 1), lambda: pool(mine),\n"
+        "             lambda: pool(lambda: 0)):\n"
+        "    try: call()\n"
+        "    except UsageError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    names = ["mine", "Mine", "Mine", "mine", "<lambda>.<locals>.<lambda>"]
+    why = "is defined in the main script, which render processes do not run: put it into a module"
+    for line, name in zip(done.stdout.splitlines(), names, strict=True):
+        assert line.startswith(f"{name} {why}")
+
+
+def test_modules_are_found_where_they_are_found_here(tmp_path, monkeypatch):
+    (tmp_path / "made_for_the_test.py").write_text("def answer(): return 42\n")
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        from made_for_the_test import answer
+
+        assert call_in_process(answer) == 42
+    with pytest.raises(RenderError, match="No module named 'made_for_the_test'"):
+        call_in_process(answer)
+    with (
+        WorkerPool(SETTINGS, workers=1, log_dir=tmp_path, factory=answer) as pool,
+        pytest.raises(RenderError, match=r"cannot start: .*No module named 'made_for_the_test'"),
+    ):
+        list(pool.run(tasks({}), 20))
+
+
+def wait_until(true):
+    """As long as it takes on a busy machine."""
+    for _ in range(600):
+        if true():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it does not come true")
+
+
+def test_a_pool_that_is_killed_leaves_neither_processes_nor_scratch(tmp_path):
+    """Workers end with their parent, and remove the folder that it cannot remove any more."""
+    (tmp_path / "memory").mkdir()
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(faulty.__file__).parent)!r})\n"
+        "import os, signal\nfrom pathlib import Path\nimport faulty, test_workers as tests\n"
+        "from threedident.render import workers\n"
+        f"workers.MEMORY = Path({str(tmp_path / 'memory')!r})\n"
+        "slow = dict.fromkeys(range(20), faulty.SLOW)\n"
+        "pool = workers.WorkerPool(tests.SETTINGS, workers=2, log_dir=Path(), "
+        "factory=faulty.FaultyEngine)\n"
+        "with pool:\n"
+        "    for n, _ in enumerate(pool.run(tests.tasks(slow), 20)):\n"
+        "        if n == 3:\n"
+        "            print(*(w.process.pid for w in pool._workers), flush=True)\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = list(map(int, done.stdout.split()))
+    assert len(pids) == 2
+    wait_until(lambda: not list((tmp_path / "memory").iterdir()))
+    wait_until(lambda: not any(runs(pid) for pid in pids))
+
+
+def runs(pid):
+    try:
+        return b"\nState:\tZ" not in Path(f"/proc/{pid}/status").read_bytes()
+    except OSError:
+        return False
+
+
+def test_a_child_ignores_interrupts_wherever_it_was_started():
+    children = []
+    thread = threading.Thread(target=lambda: children.append(ChildProcess(faulty.read_signals)))
+    thread.start()
+    thread.join()
+    children.append(ChildProcess(faulty.read_signals))
+    for child in children:
+        found = child.pipe.recv()
+        assert found == (signal.SIG_IGN, signal.SIG_DFL, "", "1")
+        assert child.join(60) == 0
+
+
+def test_a_child_that_is_let_go_of_is_ended():
+    child = ChildProcess(faulty.hang)
+    pid = child.pid
+    assert runs(pid)
+    del child
+    assert not runs(pid)
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        ChildProcess(lambda pipe: None)
+
+
+def test_a_log_that_cannot_be_written(tmp_path):
+    with pytest.raises(
+        RenderError, match=r"cannot start: cannot write .*no/worker-0\.log: No such"
+    ):
+        run(tmp_path / "no", {})

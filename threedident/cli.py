@@ -7,13 +7,21 @@ import math
 import re
 import shlex
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from threedident.errors import DatasetError, RenderError, ThreeDIdentError, UsageError
+from threedident.errors import (
+    DatasetError,
+    MatchingWarning,
+    MissingExtraError,
+    RenderError,
+    ThreeDIdentError,
+    UsageError,
+)
 from threedident.factors import FACTOR_NAMES, factor_index
 
 if TYPE_CHECKING:
@@ -65,6 +73,22 @@ SECTIONS = {
 }
 
 
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Shows our own warnings in one line each, without the line of code that they come from."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_plainly(message: Any, category: type[Warning], *place: Any) -> None:
+            if issubclass(category, MatchingWarning):
+                click.echo(f"warning: {message}", err=True)
+            else:
+                show(message, category, *place)
+
+        warnings.showwarning = show_plainly  # type: ignore[assignment]
+        yield
+
+
 class _Group(click.Group):
     """Commands in the order in which one needs them, errors without a traceback."""
 
@@ -81,7 +105,8 @@ class _Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _plain_warnings():
+                return super().invoke(ctx)
         except ThreeDIdentError as error:
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
@@ -900,11 +925,9 @@ def pairs(
     says what that does to the spread and shape of z~ - z, for pairs matched to the nearest
     and for pairs resampled among the rendered, and from which width on it no longer matters.
     """
-    from threedident.datasets.dataset import ThreeDIdent
-    from threedident.datasets.matching import LatentMatcher
-    from threedident.datasets.pairs import PositivePairs
-    from threedident.datasets.realised import examine, examine_pairs, figure, table
-    from threedident.distributions import PairProcess
+    import numpy as np
+
+    from threedident.distributions import PairProcess, check_matchable
     from threedident.factors import factor_columns
     from threedident.files import write_json
     from threedident.latents import sample_raw_latents
@@ -914,28 +937,44 @@ def pairs(
         raise UsageError("expected a dataset, or --n for latents that are not rendered yet")
     if out is not None:
         _check_figure(out)
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError as error:
+            raise MissingExtraError("matplotlib", "train", "the figure") from error
+
     given = (conditional, sigma, lam, beta, unchanged, change)
-    columns = factor_columns(factors or FACTOR_NAMES)
+    columns = list(factor_columns(factors or FACTOR_NAMES))
     names = tuple(FACTOR_NAMES[c] for c in columns)
-    title, matcher = f"{count} latents", None
+    rendered, latents = False, np.empty((0, len(names)), np.float32)
     if dataset is not None:
-        data = ThreeDIdent(dataset, factors=names)
-        title = dataset.name
-        manifest = data.source.manifest
-        if manifest is not None and manifest.pair_process is not None:
-            if any(option not in (None, ()) for option in given):
-                raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
-            report = examine_pairs(PositivePairs(data), draws, seed)
-            what = f"{report.images // 2} rendered pairs"
-        else:
-            asked = PositivePairs(data, conditional=_parse_conditional(*given, names), index=index)
-            process, matcher = asked.process, asked.matcher
-    else:
-        assert count is not None
+        from threedident.datasets.reading import open_source
+
+        with open_source(dataset) as source:
+            rendered = source.manifest is not None and source.manifest.pair_process is not None
+            latents = source.raw_latents[:, columns]
+        if rendered and any(option not in (None, ()) for option in given):
+            raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
+    if not rendered:
         process = PairProcess(Box(len(names)), _parse_conditional(*given, names))
-        latents = sample_raw_latents(range(count), seed=0, split="train")
-        matcher = LatentMatcher(latents[:, list(columns)], index=index)
-    if matcher is not None:
+        check_matchable(process.conditional, latents, names)
+
+    from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.matching import LatentMatcher, index_path
+    from threedident.datasets.pairs import PositivePairs
+    from threedident.datasets.realised import examine, examine_pairs, figure, table
+
+    title = f"{count} latents" if dataset is None else dataset.name
+    if rendered:
+        assert dataset is not None
+        report = examine_pairs(PositivePairs(ThreeDIdent(dataset, factors=names)), draws, seed)
+        what = f"{report.images // 2} rendered pairs"
+    else:
+        kept = None
+        if count is not None:
+            latents = sample_raw_latents(range(count), seed=0, split="train")[:, columns]
+        elif dataset is not None:
+            kept = index_path(dataset, tuple(columns), index, len(latents))
+        matcher = LatentMatcher(latents, index=index, path=kept)
         report = examine(matcher, process, names, draws=draws, seed=seed)
         what = f"{report.images} images, {matcher.factory}"
     click.echo(f"{title}: {what}; {report.conditional}, {draws} draws")

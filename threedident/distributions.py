@@ -26,6 +26,7 @@ from threedident.spaces import (
 )
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import torch
 
     Tensor: TypeAlias = torch.Tensor
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 Width: TypeAlias = float | tuple[float, ...]
 
 _LEAST_BETA = 0.05  # below it draws overflow
+#: What holds content, where matching cannot.
+_EXACT_PAIRS = (
+    "exact pairs hold them: a dataset made by `3dident render --pairs` (its --unchanged or "
+    "--change), or RenderedPairs, which renders while training"
+)
 
 
 class Distribution:
@@ -114,8 +120,18 @@ class Distribution:
         """
         raise UsageError(
             f"the density of {self} on {space} has no closed form, so rendered latents cannot be "
-            "resampled by it: match to the nearest, or render exact pairs"
+            'resampled by it: leave out match="resample"'
         )
+
+    def kept(self, n: int) -> tuple[int, ...]:
+        """Columns in which z~ can equal z: content.
+
+        Only exact pairs have them: of single images, no two share a continuous latent.
+
+        Args:
+            n: dimensions of the space.
+        """
+        return ()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as in `dataset.json`."""
@@ -365,6 +381,14 @@ class Unchanged(Distribution):
         sampling.check_means(space, mean, "the mean of Unchanged()")
         return mean.clone()
 
+    def log_weight(self, space: Space, mean: Tensor, points: Tensor) -> Tensor:
+        """Refuses: there is no density."""
+        raise _no_density(self)
+
+    def kept(self, n: int) -> tuple[int, ...]:
+        """All."""
+        return tuple(range(n))
+
 
 @dataclasses.dataclass(frozen=True)
 class Change(Distribution):
@@ -412,6 +436,16 @@ class Change(Distribution):
         self.check(space)
         drawn = self.conditional.sample(space, mean, generator=generator)
         return sampling.choose(drawn, mean, self.bounds, generator)
+
+    def log_weight(self, space: Space, mean: Tensor, points: Tensor) -> Tensor:
+        """Refuses, unless all factors change: there is no density."""
+        if self.kept(space.n):
+            raise _no_density(self)
+        return self.conditional.log_weight(space, mean, points)
+
+    def kept(self, n: int) -> tuple[int, ...]:
+        """All, as any factor may be the one that stays; where none stays, the conditional's."""
+        return tuple(range(n)) if self.bounds[0] < n else self.conditional.kept(n)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -508,6 +542,11 @@ class PerFactor(Distribution):
             total += part.log_weight(space.sub(columns), mean[:, block], points[:, block])
         return total
 
+    def kept(self, n: int) -> tuple[int, ...]:
+        """Those of the parts."""
+        parts = ((columns, part.kept(len(columns))) for columns, part in self.parts)
+        return tuple(sorted(columns[c] for columns, kept in parts for c in kept))
+
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as in `dataset.json`."""
         parts = [{"columns": list(c), "distribution": d.as_dict()} for c, d in self.parts]
@@ -600,9 +639,41 @@ def parse_distribution(data: Any) -> Distribution:
         )
 
 
+def check_matchable(
+    conditional: Distribution, latents: npt.NDArray[Any], factors: Sequence[str]
+) -> None:
+    """Checks that pairs of a conditional can be matched to latents of single images.
+
+    What a conditional keeps, two images would have to share. That only those do whose factor is
+    constant.
+
+    Args:
+        conditional: of the pairs.
+        latents: (N, n), of the images; none, if they are not known, stand for uniform ones.
+        factors: names of the columns.
+
+    Raises:
+        UsageError: the conditional keeps a factor that varies.
+    """
+    varies = [not len(column) or bool((column != column[0]).any()) for column in latents.T]
+    kept = [factors[c] for c in conditional.kept(len(factors)) if varies[c]]
+    if kept:
+        raise UsageError(
+            f"the conditional keeps factors as they are ({', '.join(kept)}), and pairs matched "
+            f"among single images cannot: no two images share a latent. Only {_EXACT_PAIRS}"
+        )
+
+
 def raw_box() -> Box:
     """The space of raw latents, [-1, 1]^10."""
     return Box(len(FACTOR_NAMES), -1.0, 1.0)
+
+
+def _no_density(distribution: Distribution) -> UsageError:
+    return UsageError(
+        f"{distribution} keeps factors as they are, so it has no density by which rendered latents "
+        f"could be resampled: only {_EXACT_PAIRS}"
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -17,6 +17,10 @@ class DatasetError(ThreeDIdentError):
     """A dataset on disk is missing, corrupt, foreign or made with other settings."""
 
 
+class MatchingWarning(UserWarning):
+    """Pairs matched among single images are spread otherwise than their conditional asks for."""
+
+
 class RenderError(ThreeDIdentError):
     """Images that could not be rendered."""
 

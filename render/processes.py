@@ -1,0 +1,156 @@
+"""Processes that render, apart from the caller's and from what its main module does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from threedident.errors import RenderError, UsageError
+
+_SCRIPT = Path(__file__).with_name("child.py")
+# One thread for numpy's linear algebra: a process's threads are for rendering.
+_THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+class ChildProcess:
+    """A fresh Python process that runs a function, joined to this one by a pipe.
+
+    It does not run the caller's main module again, as one of multiprocessing would: a script needs
+    no guard, and may come from standard input or be a notebook. It ignores Ctrl-C, reads nothing,
+    and finds the modules that are found here. Its end of the pipe closes with it, and ours with us.
+
+    Attributes:
+        pipe: our end.
+        pid: the process's number.
+    """
+
+    def __init__(
+        self, function: Callable[..., object], *arguments: object, log: Path | None = None
+    ) -> None:
+        """Starts it.
+
+        Args:
+            function: to call as `function(pipe, *arguments)`; like them it is pickled, and must
+                not be defined in the main module.
+            log: where its output goes, Blender's own below Python included; None: nowhere.
+
+        Raises:
+            UsageError: something is defined in the main module.
+            RenderError: the log cannot be written.
+        """
+        message = _pickled((function, arguments))
+        self.pipe, theirs = Pipe()
+        try:
+            with theirs, _opened(log) as output, ignoring_interrupts():
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", str(_SCRIPT), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, **_THREADS},
+                )
+        except BaseException:
+            self.pipe.close()
+            raise
+        self.pid = self._process.pid
+        # Let go of, or left over at the end of the program, it is ended.
+        weakref.finalize(self, _end, self._process, os.getpid())
+        # If it has died already, that is noticed when the pipe is read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send((sys.path, message))
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with, -N for signal N; None while it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._process.kill()
+
+    def join(self, seconds: float) -> int | None:
+        """Waits for its end at most so long; its exit code, or None."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        return self.exit_code
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() == owner:  # not in a fork, which holds a copy
+        process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the system
+            process.wait(10)
+
+
+def wait_for_close(pipe: Connection, seconds: float | None = None) -> bool:
+    """In a child: whether the caller has closed its end, or is gone; waits for it at most so long.
+
+    Args:
+        pipe: to the caller.
+        seconds: to wait; None: for ever.
+    """
+    poller = select.poll()
+    poller.register(pipe.fileno(), 0)  # nothing but that
+    return bool(poller.poll(None if seconds is None else 1000 * seconds))
+
+
+@contextlib.contextmanager
+def ignoring_interrupts() -> Iterator[None]:
+    """Processes started within ignore Ctrl-C from their first moment on."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _opened(log: Path | None) -> Iterator[Any]:
+    if log is None:
+        yield subprocess.DEVNULL
+        return
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+    try:
+        descriptor = os.open(log, flags, 0o644)
+    except OSError as error:
+        raise RenderError(
+            f"the renderer cannot start: cannot write {log}: {error.strerror}"
+        ) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what another process cannot find again."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
+            raise UsageError(
+                f"{value.__qualname__} is defined in the main script, which render processes do "
+                "not run: put it into a module of its own and import it"
+            )
+        return NotImplemented
+
+
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
+    return buffer.getvalue()
