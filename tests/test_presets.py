@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from threedident.distributions import Normal
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import SATURATION, load_preset, parse_preset, preset_names
+from threedident.render.engine import EngineSettings
+from threedident.render.job import dataset_settings
 from threedident.render.scene import SceneBuilder, hue_color
+from threedident.store import Manifest
 
 
 def test_the_built_in_presets():
@@ -170,3 +174,24 @@ def test_presets_that_cannot_be_read(tmp_path):
             load_preset(tmp_path / name)
     with pytest.raises(UsageError, match="expected one of 3dident"):
         load_preset("4dident")
+
+
+def test_best_scores_are_given_for_uniform_latents_alone():
+    def manifest(preset="3dident", about=True, **changes):
+        generator = load_preset(preset)
+        engine = EngineSettings(generator, 8, "draft", "cpu", "direct", "1.0")
+        options = {"seed": 0, "split": "train", "given": None, "conditional": None, **changes}
+        settings = dataset_settings(engine, **options)
+        return Manifest.new(settings, 100, "none", generator.about() if about else {})
+
+    uniform = manifest("3dident-positions")
+    assert dict(uniform.best_r2) == {"x": 1.0, "y": 1.0, "z": 1.0}
+    assert uniform.why_no_best_r2 is None
+    for other, reason in (
+        (manifest(given=np.zeros((4, 10), np.float32)), "the latents were given"),
+        (manifest(conditional=Normal(0.3)), "pairs are not uniform"),
+        (manifest(about=False), "the preset gives no best_r2"),
+    ):
+        assert other.best_r2 == {}
+        assert reason in other.why_no_best_r2
+        assert {row["best_r2"] for row in other.as_dict()["factors"]} == {None}

@@ -118,6 +118,34 @@ class Manifest:
         )
 
     @property
+    def best_r2(self) -> Mapping[str, float]:
+        """The best R2 that any encoder can reach, by factor; empty where it is not known.
+
+        A preset's figures are of latents drawn uniformly. `why_no_best_r2` says what they do not
+        apply to.
+        """
+        preset = self.preset
+        return preset.best_r2 if preset and self.why_no_best_r2 is None else {}
+
+    @property
+    def why_no_best_r2(self) -> str | None:
+        """Why `best_r2` is empty, as a clause; None where it is not."""
+        source = self.settings["latents"]["source"]
+        if source == "imported":
+            return "what drew the latents and rendered the images is not recorded"
+        if source == "pairs":
+            return (
+                "the second images of pairs are not uniform, and the figures are of latents drawn "
+                "uniformly"
+            )
+        if source == "file":
+            return "the latents were given, and the figures are of latents drawn uniformly"
+        preset = self.preset
+        if preset is None or not preset.best_r2:
+            return "the preset gives no best_r2"
+        return None
+
+    @property
     def resolution(self) -> int:
         """Pixels along each side of an image."""
         return int(self.settings["resolution"])
@@ -130,7 +158,7 @@ class Manifest:
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `dataset.json`."""
-        preset = self.preset
+        preset, best = self.preset, self.best_r2
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -149,7 +177,7 @@ class Manifest:
                     "raw_range": [-1.0, 1.0],
                     "scene_range": list(preset.ranges[f.name]) if preset else None,
                     "fixed_raw": preset.fixed.get(f.name) if preset else None,
-                    "best_r2": preset.best_r2.get(f.name) if preset else None,
+                    "best_r2": best.get(f.name),
                 }
                 for f in FACTORS
             ],
