@@ -18,7 +18,7 @@ from torch.utils import data
 
 from threedident.datasets import Normalize, ThreeDIdent, TwoViews, reading, simclr
 from threedident.datasets import dataset as dataset_module
-from threedident.datasets.convert import from_published, to_published
+from threedident.datasets.convert import to_shards, to_published
 from threedident.datasets.packed import pack
 from threedident.datasets.reading import open_source, read_images
 from threedident.errors import DatasetError, UsageError
@@ -48,7 +48,7 @@ def forms(tmp_path_factory, small_dataset):
     with open_source(small_dataset) as source:
         to_published(source, paths["published"])
     with open_source(paths["published"]) as source:
-        from_published(source, paths["gzip"], shard_size=5, compression="gzip")
+        to_shards(source, paths["gzip"], shard_size=5, compression="gzip")
     return paths
 
 

@@ -282,10 +282,10 @@ def differences(
 class DatasetDir:
     """A dataset directory, opened."""
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
+    def __init__(self, root: Path, manifest: Manifest, given: Float32 | None = None) -> None:
         self.root = root
         self.manifest = manifest
-        self._given: Float32 | None = None
+        self._given = given
 
     @classmethod
     def open(cls, root: str | Path) -> DatasetDir:
@@ -307,6 +307,7 @@ class DatasetDir:
         about: Mapping[str, Any] | None = None,
         given: Float32 | None = None,
         any_device: bool = False,
+        kept: Manifest | None = None,
     ) -> DatasetDir:
         """A new dataset with these settings, or the one that is there if it has them.
 
@@ -320,6 +321,7 @@ class DatasetDir:
             about: as in `Manifest`.
             given: the raw latents, if they do not come from the seed.
             any_device: whether a dataset made on another kind of device may be continued.
+            kept: the manifest that another form of the dataset has kept, written as it is.
 
         Raises:
             DatasetError: the directory holds something else, or a dataset with other
@@ -347,7 +349,7 @@ class DatasetDir:
                 ):
                     np.save(file, given)
             size = shard_size or default_shard_size(settings["resolution"])
-            manifest = Manifest.new(settings, size, compression or "none", about or {})
+            manifest = kept or Manifest.new(settings, size, compression or "none", about or {})
             create_json(root / MANIFEST, manifest.as_dict())
         dataset = cls.open(root)
         dataset._refuse_other(settings, shard_size, compression, any_device=any_device)
@@ -406,11 +408,28 @@ class DatasetDir:
         elif source["source"] == "imported":
             raise DatasetError(f"{self.root} was imported: its latents are in its shards alone")
         else:
-            if self._given is None:
-                self._given = self._read_given(source["sha256"])
-            raw = self._given[list(indices)]
+            numbers = list(indices)
+            given = self.given_latents()
+            assert given is not None
+            if numbers and max(numbers) >= len(given):
+                raise DatasetError(
+                    f"{self.root} was made from {len(given)} given latents: there is none for "
+                    f"image {max(numbers)}"
+                )
+            raw = given[numbers]
         preset = self.manifest.preset
         return preset.hold_fixed(raw) if preset else raw
+
+    def given_latents(self) -> Float32 | None:
+        """The raw latents that were given to render, (N, 10), in full; None where none were.
+
+        Raises:
+            DatasetError: the file that holds them is missing or has been changed.
+        """
+        source = self.manifest.settings["latents"]
+        if source["source"] == "file" and self._given is None:
+            self._given = self._read_given(source["sha256"])
+        return self._given
 
     def _read_given(self, digest: str) -> Float32:
         path = _given_path(self.root, digest)
@@ -428,19 +447,28 @@ class DatasetDir:
         Raises:
             DatasetError: they are not.
         """
+        where = str(self.root / shard.interval.file_name)
+        self.check_rows(shard.interval, shard.raw_latents, shard.latents, where)
+
+    def check_rows(self, interval: Interval, raw: Float32, scene: Float32, where: str) -> None:
+        """Checks that these are the raw latents and latents of some images by the settings.
+
+        Raises:
+            DatasetError: they are not; `where` is what the error calls them.
+        """
         preset = self.manifest.preset
         if preset is None:  # an imported dataset has no other record of them
             return
-        raw = self.raw_latents(shard.interval.indices)
-        for name, expected, found in (
-            ("raw_latents", raw, shard.raw_latents),
-            ("latents", preset.to_scene(raw), shard.latents),
+        expected = self.raw_latents(interval.indices)
+        for name, right, found in (
+            ("raw_latents", expected, raw),
+            ("latents", preset.to_scene(expected), scene),
         ):
-            if not np.array_equal(expected, found):
-                row = shard.interval.first + int(np.argwhere((expected != found).any(1))[0, 0])
+            if not np.array_equal(right, found):
+                row = interval.first + int(np.argwhere((right != found).any(1))[0, 0])
                 raise DatasetError(
-                    f"{self.root / shard.interval.file_name}: the {name} of image {row} are not "
-                    "those that the dataset's settings give"
+                    f"{where}: the {name} of image {row} are not those that the dataset's "
+                    "settings give"
                 )
 
     def wanted(self) -> int | None:
