@@ -22,7 +22,7 @@ from threedident.shards import (
     default_shard_size,
     missing_intervals,
 )
-from threedident.store import DatasetDir, Manifest, latents_digest, toolkit_version
+from threedident.store import DatasetDir, Manifest, latents_digest, statistics, toolkit_version
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
@@ -100,6 +100,21 @@ def require_sound(source: Source) -> None:
         checks.check_whole()
 
 
+def measure(source: Source) -> dict[str, Any]:
+    """The statistics of all images, made from the images.
+
+    Raises:
+        DatasetError: one cannot be read.
+    """
+    sums = ImageSums()
+    with Progress("measuring", len(source)) as progress:
+        for interval in intervals_of(source):
+            images = read_images(source, interval.indices)
+            sums = sums + new_part(source, interval, images).sums
+            progress.advance(interval.count)
+    return statistics(sums)
+
+
 class Checks:
     """Holds a dataset's images and latents against what its form records of them.
 
@@ -138,6 +153,7 @@ class Checks:
         source, window = self._source, slice(interval.first, interval.stop)
         raw, scene = source.raw_latents[window], source.latents[window]
         if interval in self._parts:
+            arrays: Mapping[str, npt.NDArray[Any]]
             arrays = {"images": images, "raw_latents": raw, "latents": scene}
             self._parts[interval].check(arrays, str(source.root))
         if self._dataset is not None:
@@ -155,7 +171,7 @@ class Checks:
 
 
 def check_imported(manifest: Manifest, raw: Float32, scene: Float32, where: str) -> None:
-    """Checks that the latents of an imported dataset are those that were imported, if all are there.
+    """Checks that the latents of an imported dataset are those imported, where all are there.
 
     Raises:
         DatasetError: they are not.
@@ -171,7 +187,11 @@ def new_part(source: Source, interval: Interval, images: UInt8) -> Part:
     """What is to be said of images that were no shard before."""
     window = slice(interval.first, interval.stop)
     raw, scene = source.raw_latents[window], source.latents[window]
-    arrays: Mapping[str, npt.NDArray[Any]] = {"images": images, "raw_latents": raw, "latents": scene}
+    arrays: Mapping[str, npt.NDArray[Any]] = {
+        "images": images,
+        "raw_latents": raw,
+        "latents": scene,
+    }
     # Where several shards are cut anew, all that rendered them is named.
     touched = [
         part.provenance

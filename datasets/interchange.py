@@ -35,6 +35,7 @@ from threedident.datasets.card import (
     split_name,
 )
 from threedident.datasets.checking import require_sound
+from threedident.datasets.exported import ExportSource
 from threedident.datasets.reading import Source, read_images
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import NUM_FACTORS
@@ -117,7 +118,12 @@ def _describe(
     """The split that a dataset makes."""
     manifest = source.manifest
     own = manifest.settings["split"] if manifest else None
-    name = split_name(name) if name else SPLIT_NAMES.get(str(own), "train")
+    if name:
+        name = split_name(name)
+    elif isinstance(source, ExportSource):
+        name = source.split.name
+    else:
+        name = SPLIT_NAMES.get(str(own), "train")
     height, width = source.shape[:2]
     if shard_size is None:
         fitting = round(_MOST_PER_FILE * 224**2 / (height * width))

@@ -290,7 +290,9 @@ class ShardSource(_Stacks):
     def parts(self) -> tuple[Part, ...]:
         """What the shards say of their images."""
         if self._parts is None:
-            self._parts = tuple(read_part(path, interval) for interval, path in self._shards.items())
+            self._parts = tuple(
+                read_part(path, interval) for interval, path in self._shards.items()
+            )
         return self._parts
 
     def wanted(self) -> int | None:
@@ -420,8 +422,8 @@ def open_source(root: str | Path, split: str | None = None) -> Source:
     """A dataset in whichever form it is.
 
     Args:
-        root: a directory of shards, a packed file, a folder of PNG files in the published layout,
-            or an export to WebDataset or Parquet: its folder, or the JSON file of one of its splits.
+        root: a directory of shards, a packed file, the published layout, or an export to
+            WebDataset or Parquet: its folder, or the JSON file of one of its splits.
         split: train, val or test: which of an export of several.
 
     Raises:
@@ -439,7 +441,9 @@ def open_source(root: str | Path, split: str | None = None) -> Source:
         raise UsageError(
             f"{root} has no splits to choose from: --split is for exports to WebDataset and Parquet"
         )
-    return {"packed": PackedSource, "shards": ShardSource, "published": PublishedSource}[found](root)
+    return {"packed": PackedSource, "shards": ShardSource, "published": PublishedSource}[found](
+        root
+    )
 
 
 def find_form(root: Path) -> str:
@@ -450,7 +454,9 @@ def find_form(root: Path) -> str:
     """
     if root.is_file():
         if parse_name(root.name):
-            raise DatasetError(f"{root} is one shard of a dataset: give its directory, {root.parent}")
+            raise DatasetError(
+                f"{root} is one shard of a dataset: give its directory, {root.parent}"
+            )
         if root.suffix == ".json" and card.is_record(root):
             return "export"
         if root.suffix in (".tar", ".parquet") and card.records(root.parent.parent):

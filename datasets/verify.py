@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from threedident.datasets.card import DATA
 from threedident.datasets.checking import Checks, check_imported, intervals_of
 from threedident.datasets.reading import Source, find_form, open_source, read_images
 from threedident.errors import DatasetError
@@ -22,6 +23,7 @@ class Report:
 
     Attributes:
         form: shards, packed, published, webdataset or parquet.
+        imported: whether what rendered it is not recorded.
         images: that are good.
         last: number of the last image there is.
         wanted: how many there should be; None where it is neither given nor recorded.
@@ -33,6 +35,7 @@ class Report:
     """
 
     form: str = "shards"
+    imported: bool = False
     images: int = 0
     last: int = -1
     wanted: int | None = None
@@ -46,6 +49,18 @@ class Report:
     def good(self) -> bool:
         """Whether all is well."""
         return not self.faults and not self.missing
+
+    @property
+    def cure(self) -> str:
+        """What to do about what is wrong."""
+        if self.form != "shards":
+            return (
+                "write it again from the dataset it came from, with `3dident "
+                f"{'pack' if self.form == 'packed' else f'convert --to {self.form}'}`"
+            )
+        if self.imported:
+            return "import it again from what it was imported from (`3dident convert --to shards`)"
+        return "`3dident render` with the settings it was made with renders that again"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -70,9 +85,17 @@ def verify_any(root: Path, total: int | None = None, split: str | None = None) -
     try:
         source = open_source(root, split)
     except DatasetError as error:
-        return Report(form=find_form(root), wanted=total, faults=[str(error)])
+        return Report(form=_form_of(root), wanted=total, faults=[str(error)])
     with source:
         return verify_source(source, total)
+
+
+def _form_of(root: Path) -> str:
+    """The form of what could not be opened; of an export, as its name says if nothing else does."""
+    form = find_form(root)
+    if form != "export":
+        return form
+    return "parquet" if any((root / DATA).glob("*.parquet")) else "webdataset"
 
 
 def verify(dataset: DatasetDir, total: int | None = None) -> Report:
@@ -83,7 +106,7 @@ def verify(dataset: DatasetDir, total: int | None = None) -> Report:
         total: how many images it should hold; None: as many as were asked for, where that is
             recorded, or those up to the last shard.
     """
-    report = Report(wanted=total)
+    report = Report(wanted=total, imported=dataset.manifest.preset is None)
     if total is None:
         try:
             report.wanted = dataset.wanted()
@@ -138,7 +161,8 @@ def verify_source(source: Source, total: int | None = None) -> Report:
             recorded.
     """
     wanted = source.wanted() if total is None else total
-    report = Report(form=source.form, wanted=wanted, last=len(source) - 1)
+    imported = source.manifest is None or source.manifest.preset is None
+    report = Report(form=source.form, imported=imported, wanted=wanted, last=len(source) - 1)
     checks = Checks(source)
     missing = gaps([Interval(0, len(source))], wanted)
     with Progress("verifying", len(source)) as progress:
