@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from threedident.datasets.exported import ExportSource
 from threedident.datasets.reading import Source, find_form, open_source
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
@@ -43,7 +44,7 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
         return {
             "dataset": str(root),
             "form": source.form,
-            "split": getattr(getattr(source, "split", None), "name", None),
+            "split": source.split.name if isinstance(source, ExportSource) else None,
             "images": len(source),
             "wanted": source.wanted(),
             "missing": gaps([Interval(0, len(source))], source.wanted()),
@@ -93,7 +94,7 @@ def _files(source: Source) -> list[Path]:
     """The files that a dataset which is not in shards consists of."""
     if source.form == "published":
         return [path for path in source.root.rglob("*") if path.is_file()]
-    return list(getattr(source, "files", [source.root]))
+    return list(source.files) if isinstance(source, ExportSource) else [source.root]
 
 
 def _of_manifest(manifest: Manifest | None) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def lines(about: Mapping[str, Any]) -> list[str]:
     if about["missing"] or about["faults"]:
         said.append(f"all that is wrong: 3dident verify {name}")
         said.append(how_to_complete(about))
-    if about["wanted"] is None:
+    if about["wanted"] is None and settings is not None:
         said.append("how many images were asked for is not recorded: only gaps would be seen")
     if settings is None or settings["preset"] is None:
         said.append("imported from the published layout: what rendered it is not recorded")

@@ -13,7 +13,7 @@ import io
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -203,64 +203,82 @@ _NPY_HEADER = _vector(np.zeros(NUM_FACTORS, np.float32))[:-_VECTOR_BYTES]
 class TarSource(ExportSource):
     """A split of tar files for WebDataset."""
 
+    def __init__(self, folder: Path, split: Split) -> None:
+        self._places: dict[Path, npt.NDArray[np.int64]] = {}  # offset and size of each PNG
+        super().__init__(folder, split)
+
     def _index(self, path: Path, part: range) -> None:
-        if not hasattr(self, "_places"):
-            self._places = np.empty((len(self), 2), np.int64)  # offset and size of each PNG
-        try:
-            with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
-                size = path.stat().st_size
-                for index in part:
-                    for suffix in ("png", "raw_latents.npy", "latents.npy"):
-                        member = tar.next()
-                        expected = f"{index:08d}.{suffix}"
-                        found = member.name if member and member.isreg() else "something else"
-                        if member is None or found != expected:
-                            raise DatasetError(
-                                f"{path} has {found:.100} where {expected} is expected: it is cut "
-                                "short, or not as `3dident convert` wrote it"
-                            )
-                        offset, length = member.offset_data, member.size
-                        if not 0 <= length <= size - offset:
-                            raise DatasetError(f"{path} is cut short at {expected}")
-                        if suffix == "png":
-                            self._places[index] = offset, length
-                            continue
-                        place = file.tell()
-                        file.seek(offset)
-                        content = file.read(min(length, len(_NPY_HEADER) + _VECTOR_BYTES + 1))
-                        file.seek(place)
-                        if content[: len(_NPY_HEADER)] != _NPY_HEADER or len(content) != (
-                            len(_NPY_HEADER) + _VECTOR_BYTES
-                        ):
-                            raise DatasetError(f"{path}: {expected} is no vector of float32")
-                        array = getattr(self, suffix.removesuffix(".npy"))
-                        array[index] = np.frombuffer(content, "<f4", offset=len(_NPY_HEADER))
-                if tar.next() is not None:
-                    raise DatasetError(f"{path} holds more than images {part[0]} to {part[-1]}")
-        except (
-            *(tarfile.TarError, OSError, ValueError, OverflowError, EOFError, RecursionError),
-        ) as error:
-            raise DatasetError(f"cannot read {path}: {error!r:.200}") from error
+        places = self._places[path] = np.empty((len(part), 2), np.int64)
+        with _reading_tar(path) as (file, tar):
+            for row, index in enumerate(part):
+                places[row] = _find(tar, f"{index:08d}.png", path)
+                for name in ("raw_latents", "latents"):
+                    member = f"{index:08d}.{name}.npy"
+                    offset, size = _find(tar, member, path)
+                    file.seek(offset)
+                    content = file.read(min(size, len(_NPY_HEADER) + _VECTOR_BYTES + 1))
+                    header, values = content[:-_VECTOR_BYTES], content[-_VECTOR_BYTES:]
+                    if header != _NPY_HEADER:
+                        raise DatasetError(f"{path}: {member} is no vector of float32")
+                    getattr(self, name)[index] = np.frombuffer(values, "<f4")
+            if tar.next() is not None:
+                raise DatasetError(f"{path} holds more than images {part[0]} to {part[-1]}")
 
     def _encoded(self, path: Path, numbers: Sequence[int]) -> list[bytes]:
-        found = []
+        places, first, found = self._places[path], self.files[path].start, []
         try:
             with path.open("rb", buffering=0) as file:
                 for number in numbers:
-                    offset, size = map(int, self._places[number])
+                    offset, size = map(int, places[number - first])
                     file.seek(offset)
                     found.append(file.read(size))
         except OSError as error:
-            raise DatasetError(f"cannot read image {number}: {error}") from error
+            raise DatasetError(f"cannot read image {numbers[0]}: {error}") from error
         return found
+
+
+@contextlib.contextmanager
+def _reading_tar(path: Path) -> Iterator[tuple[BinaryIO, tarfile.TarFile]]:
+    """A tar file that is not compressed, and its content.
+
+    Raises:
+        DatasetError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            yield file, tar
+    except (
+        *(tarfile.TarError, OSError, ValueError, OverflowError, EOFError, RecursionError),
+    ) as error:
+        raise DatasetError(f"cannot read {path}: {error!r:.200}") from error
+
+
+def _find(tar: tarfile.TarFile, name: str, path: Path) -> tuple[int, int]:
+    """Where the next member of a tar file lies, and how long it is; it must have this name.
+
+    Raises:
+        DatasetError: it is another one, or the file ends.
+    """
+    member = tar.next()
+    if member is None or not member.isreg() or member.name != name:
+        found = "its end" if member is None else repr(member.name[:100])
+        raise DatasetError(
+            f"{path} has {found} where {name} is expected: it is cut short, or not as `3dident "
+            "convert` wrote it"
+        )
+    if not 0 <= member.size <= path.stat().st_size - member.offset_data:
+        raise DatasetError(f"{path} is cut short at {name}")
+    return member.offset_data, member.size
 
 
 class ParquetSource(ExportSource):
     """A split of Parquet files."""
 
+    def __init__(self, folder: Path, split: Split) -> None:
+        self._groups: dict[Path, list[int]] = {}  # the first image of each row group
+        super().__init__(folder, split)
+
     def _index(self, path: Path, part: range) -> None:
-        if not hasattr(self, "_groups"):
-            self._groups: dict[Path, list[int]] = {}  # the first image of each row group
         with _reading(path) as file:
             described = file.metadata
             if described.num_rows != len(part):

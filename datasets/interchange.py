@@ -112,18 +112,25 @@ def export(
     return made.images
 
 
+def split_of(source: Source, name: str | None = None) -> str:
+    """What an export calls a dataset: by this name, or its own, or train.
+
+    Raises:
+        UsageError: there is no such split.
+    """
+    if name is not None:
+        return split_name(name)
+    if isinstance(source, ExportSource):
+        return source.split.name
+    own = source.manifest.settings["split"] if source.manifest else None
+    return SPLIT_NAMES.get(str(own), "train")
+
+
 def _describe(
     source: Source, form: str, name: str | None, shard_size: int | None, splits: dict[str, Split]
 ) -> Split:
     """The split that a dataset makes."""
-    manifest = source.manifest
-    own = manifest.settings["split"] if manifest else None
-    if name:
-        name = split_name(name)
-    elif isinstance(source, ExportSource):
-        name = source.split.name
-    else:
-        name = SPLIT_NAMES.get(str(own), "train")
+    manifest, name = source.manifest, split_of(source, name)
     height, width = source.shape[:2]
     if shard_size is None:
         fitting = round(_MOST_PER_FILE * 224**2 / (height * width))

@@ -196,8 +196,10 @@ def decode_image(
             if image.mode == "RGBA" and image.getchannel("A").getextrema() != (255, 255):
                 raise DatasetError(f"{where}: expected an RGB image, found a transparent one")
             return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DatasetError(f"cannot read {where}: {error}") from error
+    except (
+        *(OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError),
+    ) as error:
+        raise DatasetError(f"cannot read {where}: {error or 'it is too large'}") from error
 
 
 def write_image(path: Path, pixels: npt.NDArray[np.uint8]) -> None:

@@ -441,9 +441,11 @@ def open_source(root: str | Path, split: str | None = None) -> Source:
         raise UsageError(
             f"{root} has no splits to choose from: --split is for exports to WebDataset and Parquet"
         )
-    return {"packed": PackedSource, "shards": ShardSource, "published": PublishedSource}[found](
-        root
-    )
+    if found == "packed":
+        return PackedSource(root)
+    if found == "shards":
+        return ShardSource(root)
+    return PublishedSource(root)
 
 
 def find_form(root: Path) -> str:

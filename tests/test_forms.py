@@ -596,7 +596,7 @@ def test_a_damaged_export_is_an_error_that_names_the_file(cli, tmp_path, form):
         refused(lambda d, k=keep, w=whole: (d / second.name).write_bytes(w[:k]), second.name)
     refused(lambda d: shutil.copy(d / first.name, d / second.name), second.name)
     refused(lambda d: (d / second.name).write_bytes(b"x" * 9000), second.name)
-    with pytest.raises(DatasetError, match="is one file of an export: give its folder, .*whole"):
+    with pytest.raises(DatasetError, match=r"one file of an export: give its folder, .*whole"):
         open_source(first)
 
 

@@ -1032,20 +1032,22 @@ def convert(
     }.items():
         if value is not None and option not in takes:
             raise UsageError(f"--to {form} takes no {option}")
+    written = None
     with open_source(dataset, split if several else None) as source:
         if form == "published":
             count = conversion.to_published(source, out)
         elif exports:
             from threedident.datasets.interchange import export as write
+            from threedident.datasets.interchange import split_of
 
             count = write(source, out, form, split=split, shard_size=shard_size)
+            written = split_of(source, split) if len(card.records(out)) > 1 else None
         else:
             count = conversion.to_shards(
                 source, out, shard_size=shard_size, compression=compression
             )
         wanted = source.wanted()
-    there = card.records(out)
-    _say_written(out, count, wanted, (split or "NAME") if len(there) > 1 else None)
+    _say_written(out, count, wanted, written)
 
 
 @main.command()
