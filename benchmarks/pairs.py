@@ -29,7 +29,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from threedident.datasets import published
-from threedident.datasets.convert import from_published
+from threedident.datasets.convert import to_shards
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.matching import LatentMatcher
 from threedident.datasets.packed import pack
@@ -140,7 +140,7 @@ def build(folder: Path, stored: int, resolution: int = 224) -> Path:
     for name, image in zip(names, pixels, strict=True):
         published.write_image(name, image)
     published.write_latents(folder / "few", raw, preset.to_scene(raw))
-    from_published(PublishedSource(folder / "few"), folder / "d")
+    to_shards(PublishedSource(folder / "few"), folder / "d")
     pack(DatasetDir.open(folder / "d"), folder / "few.h5")
     (folder / "png").mkdir()
     for i in range(stored):

@@ -8,18 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from threedident.errors import DatasetError
+from threedident.datasets.published import Card, parse_card
+from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTORS, NUM_FACTORS
+from threedident.files import read_json
 from threedident.render.mesh import SHAPES
-from threedident.store import Manifest, parse_manifest, toolkit_version
+from threedident.shards import Part
+from threedident.store import Manifest, toolkit_version
 
 FORMAT = "3dident-export"
 FORMAT_VERSION = 1
 SPLITS = ("train", "validation", "test")
+#: What a dataset's own splits are called there.
+SPLIT_NAMES = {"train": "train", "val": "validation", "test": "test"}
 #: The folder of the data files, beside the card.
 DATA = "data"
 
+_NO_CONTENT = ("mean", "std", "manifest", "parts", "wanted")
 _SUFFIX = {"webdataset": "tar", "parquet": "parquet"}
+_RECORD = "3dident-"
 _MARK = "<!-- 3dident-card "
 _SIZES = (10**3, 10**4, 10**5, 10**6, 10**7, 10**8, 10**9)
 
@@ -38,6 +45,8 @@ class Split:
         fingerprint: of the dataset's settings; None where they are not recorded.
         mean, std: of each channel, in [0, 1], as `ThreeDIdent` has them; None if not recorded.
         manifest: what made the images; None where it is not recorded.
+        parts: the shards that the images were in; empty where it is not recorded.
+        wanted: how many images were asked for; None where it is not recorded.
     """
 
     form: str
@@ -52,6 +61,8 @@ class Split:
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
     manifest: Manifest | None
+    parts: tuple[Part, ...] = ()
+    wanted: int | None = None
 
     @property
     def pairs(self) -> bool:
@@ -79,7 +90,7 @@ class Split:
     def content(self) -> dict[str, Any]:
         """What must be the same for an export to be gone on with."""
         names = [field.name for field in dataclasses.fields(self)]
-        return {n: getattr(self, n) for n in names if n not in ("mean", "std", "manifest")}
+        return {n: getattr(self, n) for n in names if n not in _NO_CONTENT}
 
     def generator(self) -> dict[str, Any]:
         """What must be the same for two splits to share a folder."""
@@ -101,8 +112,57 @@ class Split:
             **self.content(),
             "mean": self.mean,
             "std": self.std,
-            "dataset": manifest and manifest.as_dict(),
+            **Card(manifest, self.parts, self.wanted).as_dict(),
         }
+
+
+def split_name(name: str) -> str:
+    """What exports call a split: val is their validation.
+
+    Raises:
+        UsageError: there is no such split.
+    """
+    name = SPLIT_NAMES.get(name, name)
+    if name not in SPLITS:
+        raise UsageError(f"split must be one of {', '.join(SPLIT_NAMES)}, found {name!r}")
+    return name
+
+
+def record_path(out: Path, name: str) -> Path:
+    """Where an export keeps what it says of a split."""
+    return out / f"{_RECORD}{name}.json"
+
+
+def records(folder: Path) -> dict[str, Path]:
+    """The files in which an export describes its splits, by split; empty for any other folder."""
+    paths = {name: record_path(folder, name) for name in SPLITS}
+    return {name: path for name, path in paths.items() if path.is_file()}
+
+
+def is_record(path: Path) -> bool:
+    """Whether a file has the name of one that describes a split of an export."""
+    return path in records(path.parent).values()
+
+
+def read_splits(folder: Path) -> dict[str, Split]:
+    """The splits that a folder holds, or was to hold when an export was interrupted.
+
+    Raises:
+        DatasetError: one is described wrongly.
+    """
+    return {name: read_split(path, name) for name, path in records(folder).items()}
+
+
+def read_split(path: Path, name: str) -> Split:
+    """The split that a file describes.
+
+    Raises:
+        DatasetError: it is damaged, or of a split of another name.
+    """
+    split = parse_split(read_json(path), path)
+    if split.name != name:
+        raise DatasetError(f"{path} describes the split {split.name}: rename it")
+    return split
 
 
 def parse_split(data: Any, path: Path) -> Split:
@@ -121,6 +181,7 @@ def parse_split(data: Any, path: Path) -> Split:
         counts = ("images", "height", "width", "images_per_file")
         if data["form"] not in _SUFFIX or data["name"] not in SPLITS:
             raise ValueError("its form or name is not known")
+        card = parse_card(data, path, int(data["images"]))
         split = Split(
             form=data["form"],
             name=data["name"],
@@ -130,14 +191,19 @@ def parse_split(data: Any, path: Path) -> Split:
             fingerprint=data["fingerprint"],
             mean=numbers("mean"),
             std=numbers("std"),
-            manifest=data["dataset"] and parse_manifest(data["dataset"], path),
+            manifest=card.manifest,
+            parts=card.parts,
+            wanted=card.wanted,
         )
         if min(getattr(split, name) for name in counts) < 1:
             raise ValueError("expected positive counts")
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        fits = split.manifest is None or split.manifest.fingerprint == split.fingerprint
+        if not fits or not isinstance(split.fingerprint, str | None):
+            raise ValueError("its fingerprint is not that of its settings")
+    except (KeyError, TypeError, ValueError, OverflowError, DatasetError) as error:
         raise DatasetError(
             f"{path} is not what `3dident convert` writes beside an export "
-            f"({type(error).__name__}: {error}): choose another --out"
+            f"({type(error).__name__}: {error}): restore it, or choose another folder"
         ) from error
     return split
 

@@ -1,21 +1,24 @@
-"""From the toolkit's forms to the published layout and back, without loss."""
+"""From any form of a dataset to the published layout and to shards, without loss."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
-import numpy as np
-
 from threedident.datasets import published
-from threedident.datasets.reading import PublishedSource, Source, read_images
+from threedident.datasets.checking import (
+    Checks,
+    imported,
+    manifest_of,
+    new_part,
+    require_sound,
+)
+from threedident.datasets.reading import Source, read_images
 from threedident.errors import DatasetError
 from threedident.files import explaining_write_errors, read_json, write_json
 from threedident.progress import Progress
-from threedident.shards import ImageSums, missing_intervals, write_shard
-from threedident.store import DatasetDir, latents_digest, toolkit_version
-
-#: Beside a published layout that we wrote: which dataset it is of.
-IDENTITY = "3dident.json"
+from threedident.shards import missing_intervals, write_shard
+from threedident.store import DatasetDir, latents_digest
 
 
 def to_published(source: Source, out: Path) -> int:
@@ -40,16 +43,23 @@ def to_published(source: Source, out: Path) -> int:
     }
     names = {published.image_name(i, count) for i in range(count)}
     strangers = sorted(p.name for p in folder.iterdir() if p.name not in names)
-    if (out / IDENTITY).exists():
-        foreign = read_json(out / IDENTITY) != identity
+    if (out / published.CARD).exists():
+        there = read_json(out / published.CARD)
+        foreign = not isinstance(there, dict) or any(
+            there.get(name) != value for name, value in identity.items()
+        )
     else:
         foreign = any(p != folder for p in out.iterdir()) or any(folder.iterdir())
     if foreign or strangers:
         what = strangers[0] if strangers else "another dataset"
         raise DatasetError(f"{out} holds {what}, not of this dataset: choose another --out")
-    write_json(out / IDENTITY, identity)
+    card = published.Card(source.manifest, tuple(source.parts()), source.wanted())
+    raw = {"raw_latents": latents_digest(source.raw_latents)}
+    write_json(out / published.CARD, {**identity, **raw, **card.as_dict()})
     # A PNG is renamed into place when it is whole, so one that is there is finished.
     have = {p.name for p in folder.iterdir()}
+    if len(have) < count:
+        require_sound(source)
     with Progress("writing", count, finished=len(have)) as progress:
         for index in range(count):
             name = published.image_name(index, count)
@@ -60,65 +70,84 @@ def to_published(source: Source, out: Path) -> int:
     return count
 
 
-def from_published(
-    source: PublishedSource,
+def to_shards(
+    source: Source,
     out: Path,
     *,
     shard_size: int | None = None,
     compression: str | None = None,
 ) -> int:
-    """Writes a published layout as a dataset directory; finished shards are kept.
+    """Writes a dataset as a dataset directory; finished shards are kept.
 
-    What made the images is not known from the layout, and the dataset says so: its latents
+    What made it is kept where its form says so, and everything is held against that: the
+    directory can then be gone on with. Where it does not, the dataset says so: its latents
     are given, its engine is "imported", its preset maps nothing.
+
+    Args:
+        source: the dataset.
+        out: the directory.
+        shard_size: images to a shard; None: the shards that there were, or the default.
+        compression: none or gzip; None: what there was, or none.
 
     Returns:
         How many images it holds.
 
     Raises:
-        DatasetError: an image is missing or of another size, or the disk is full.
+        DatasetError: an image is missing, damaged or of another size, or the disk is full.
     """
-    count = len(source)
-    first = source.image(0)
-    if first.shape[0] != first.shape[1]:
-        raise DatasetError(
-            f"the images are {first.shape[1]} x {first.shape[0]}, expected square ones"
+    count, given = len(source), source.given()
+    kept = manifest_of(source)
+    if kept.settings["latents"]["source"] == "file" and given is None:
+        Progress.print(
+            f"{source.root} keeps {count} of the {kept.settings['latents']['count']} latents that "
+            f"were given to render: {out} is written as an import, which cannot be gone on with, "
+            "and does not say what rendered it"
         )
-    settings = {
-        "preset": None,
-        "mesh_sha256": None,
-        "seed": None,
-        "split": None,
-        "latents": {
-            "source": "imported",
-            "count": count,
-            "sha256": latents_digest(source.raw_latents),
-            "scene_sha256": latents_digest(source.latents),
-        },
-        "resolution": first.shape[0],
-        "engine": {"name": "imported", "version": "", "device": "", "quality": ""},
-    }
-    dataset = DatasetDir.create_or_open(
-        out, settings, shard_size=shard_size, compression=compression
+        kept = imported(source)
+    manifest = dataclasses.replace(
+        kept,
+        shard_size=shard_size or kept.shard_size,
+        compression=compression or kept.compression,
     )
-    manifest = dataset.manifest
-    todo = missing_intervals(count, manifest.shard_size, dataset.shards())
+    dataset = DatasetDir.create_or_open(
+        out,
+        manifest.settings,
+        shard_size=manifest.shard_size,
+        compression=manifest.compression,
+        given=given,
+        kept=manifest,
+    )
+    wanted = count if kept.preset is None else source.wanted()
+    if wanted is not None:
+        dataset.record_wanted(wanted)
+    parts = {part.interval: part for part in source.parts()}
+    done = dataset.shards()
+    if parts and kept.shard_size == manifest.shard_size and set(done) <= set(parts):
+        todo = [interval for interval in parts if interval not in done]
+    else:
+        todo = missing_intervals(count, manifest.shard_size, done)
+        if todo and parts:
+            require_sound(source)  # what is cut anew has checksums of its own
+    checks = Checks(source)
     left = sum(interval.count for interval in todo)
-    with Progress("reading", count, finished=count - left) as progress:
+    with Progress("writing", count, finished=count - left) as progress:
         for interval in todo:
-            window = slice(interval.first, interval.stop)
             images = read_images(source, interval.indices)
+            checks.check(interval, images)
+            part = parts.get(interval) or new_part(source, interval, images)
+            window = slice(interval.first, interval.stop)
             write_shard(
                 out,
                 interval,
                 images=images,
                 raw_latents=source.raw_latents[window],
                 latents=source.latents[window],
-                sums=ImageSums.of(images, np.full(len(images), np.nan)),
+                sums=part.sums,
                 fingerprint=manifest.fingerprint,
-                provenance={"device": "", "toolkit_version": toolkit_version()},
+                provenance=part.provenance,
                 compression=manifest.compression,
             )
             progress.advance(interval.count)
+    checks.check_whole()
     dataset.write_stats()
     return count

@@ -23,14 +23,25 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from threedident.datasets.card import DATA, SPLITS, Split, card, is_unchanged, parse_split
+from threedident.datasets.card import (
+    DATA,
+    SPLIT_NAMES,
+    SPLITS,
+    Split,
+    card,
+    is_unchanged,
+    read_splits,
+    record_path,
+    split_name,
+)
+from threedident.datasets.checking import require_sound
+from threedident.datasets.exported import ExportSource
 from threedident.datasets.reading import Source, read_images
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import NUM_FACTORS
 from threedident.files import (
     check_space,
     explaining_write_errors,
-    read_json,
     remove_leftovers,
     replacing,
     write_json,
@@ -45,8 +56,6 @@ ROW_GROUP = 100
 _MOST_PER_FILE = 10_000  # 240 MB at 224 x 224
 _TRIED = 16  # images whose PNGs say how much room all of them need
 _OVERHEAD = {"webdataset": 4096, "parquet": 128}  # bytes an image, beside the PNG
-#: What a dataset's own splits are called elsewhere.
-_SPLIT_NAMES = {"train": "train", "val": "validation", "test": "test"}
 
 
 def export(
@@ -63,7 +72,7 @@ def export(
         source: the dataset.
         out: the folder; it may hold other splits of the same generator.
         form: webdataset or parquet.
-        split: train, validation or test; None: the dataset's own, or train.
+        split: train, validation (or val) or test; None: the dataset's own, or train.
         shard_size: images to a file; None: those of the files that are there, or about 240 MB.
 
     Returns:
@@ -79,7 +88,7 @@ def export(
     write = _parquet_writer() if form == "parquet" else _write_tar
     with explaining_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    splits = _read_splits(out)
+    splits = read_splits(out)
     made = _describe(source, form, split, shard_size, splits)
     _refuse_other(out, made, splits)
     folder = out / DATA
@@ -88,12 +97,13 @@ def export(
     if made.name not in splits:
         # Before the first file, so that what an interrupted export has left is not taken for a
         # part of another dataset.
-        write_json(_record(out, made.name), made.as_dict())
+        write_json(record_path(out, made.name), made.as_dict())
         splits[made.name] = made
     remove_leftovers(folder)
     todo = {name: part for name, part in made.files().items() if not (folder / name).exists()}
     left = sum(map(len, todo.values()))
     if left:
+        require_sound(source)
         _check_room(source, folder, left, form)
     with Progress("writing", made.images, finished=made.images - left) as progress:
         for name, part in todo.items():
@@ -102,15 +112,25 @@ def export(
     return made.images
 
 
+def split_of(source: Source, name: str | None = None) -> str:
+    """What an export calls a dataset: by this name, or its own, or train.
+
+    Raises:
+        UsageError: there is no such split.
+    """
+    if name is not None:
+        return split_name(name)
+    if isinstance(source, ExportSource):
+        return source.split.name
+    own = source.manifest.settings["split"] if source.manifest else None
+    return SPLIT_NAMES.get(str(own), "train")
+
+
 def _describe(
     source: Source, form: str, name: str | None, shard_size: int | None, splits: dict[str, Split]
 ) -> Split:
     """The split that a dataset makes."""
-    manifest = source.manifest
-    own = manifest.settings["split"] if manifest else None
-    name = name or _SPLIT_NAMES.get(str(own), "train")
-    if name not in SPLITS:
-        raise UsageError(f"split must be one of {', '.join(SPLITS)}, found {name!r}")
+    manifest, name = source.manifest, split_of(source, name)
     height, width = source.shape[:2]
     if shard_size is None:
         fitting = round(_MOST_PER_FILE * 224**2 / (height * width))
@@ -134,6 +154,8 @@ def _describe(
         mean=mean,
         std=std,
         manifest=manifest,
+        parts=tuple(source.parts()),
+        wanted=source.wanted(),
     )
     if made.pairs and shard_size % 2:
         raise UsageError(
@@ -141,22 +163,6 @@ def _describe(
             "choose an even number"
         )
     return made
-
-
-def _record(out: Path, name: str) -> Path:
-    return out / f"3dident-{name}.json"
-
-
-def _read_splits(out: Path) -> dict[str, Split]:
-    """The splits that a folder holds, or was to hold when an export was interrupted."""
-    splits = {}
-    for name in SPLITS:
-        path = _record(out, name)
-        if path.exists():
-            splits[name] = parse_split(read_json(path), path)
-            if splits[name].name != name:
-                raise DatasetError(f"{path} describes the split {splits[name].name}: rename it")
-    return splits
 
 
 def _refuse_other(out: Path, made: Split, splits: dict[str, Split]) -> None:

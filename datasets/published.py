@@ -1,9 +1,15 @@
-"""The published layout: `images/*.png`, `raw_latents.npy` and `latents.npy`."""
+"""The published layout: `images/*.png`, `raw_latents.npy` and `latents.npy`.
+
+Where we have written it there is a card beside them, `3dident.json`, which says what made it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import math
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +17,85 @@ from PIL import Image
 
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
-from threedident.files import explaining_write_errors, read_npy, replacing
+from threedident.files import explaining_write_errors, read_json, read_npy, replacing
+from threedident.shards import Part, joined, name_stretches, parse_parts
+from threedident.store import Manifest, latents_digest, parse_manifest
 
 Float32 = npt.NDArray[np.float32]
 
 IMAGES = "images"
 RAW_LATENTS = "raw_latents.npy"
 LATENTS = "latents.npy"
+#: Not a part of the layout; what reads the layout alone does not look at it.
+CARD = "3dident.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """What is known of a published layout beside its images and latents.
+
+    Attributes:
+        manifest: what made it; None where it is not recorded.
+        parts: the shards that the images were in; empty where it is not recorded.
+        wanted: how many images were asked for; None where it is not recorded.
+    """
+
+    manifest: Manifest | None = None
+    parts: tuple[Part, ...] = ()
+    wanted: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "dataset": self.manifest and self.manifest.as_dict(),
+            "shards": [part.as_dict() for part in self.parts],
+            "wanted": self.wanted,
+        }
+
+
+def parse_card(data: Any, path: Path, count: int) -> Card:
+    """The card of `count` images that a JSON document describes, where it does.
+
+    Documents of older versions say nothing of it.
+
+    Raises:
+        DatasetError: it is damaged; `path` names where it came from.
+    """
+    try:
+        manifest = data.get("dataset")
+        wanted = data.get("wanted")
+        if wanted is not None and not (type(wanted) is int and wanted > 0):
+            raise ValueError(f"the number of images wanted is {wanted!r:.100}")
+        return Card(
+            None if manifest is None else parse_manifest(manifest, path),
+            parse_parts(data.get("shards") or (), count) if data.get("shards") else (),
+            wanted,
+        )
+    except (
+        *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
+    ) as error:
+        raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error!s:.200}") from error
+
+
+def read_card(root: Path, raw: Float32, latents: Float32) -> Card:
+    """What is known of a published layout, if it is still what the card was written for.
+
+    Raises:
+        DatasetError: the card is damaged, or of other latents.
+    """
+    path = root / CARD
+    if not path.exists():
+        return Card()
+    data = read_json(path)
+    found = parse_card(data, path, len(raw))
+    for name, array in (("raw_latents", raw), ("latents", latents)):
+        # Cards of older versions give one of the two, and say nothing that could be wrong.
+        if found != Card() and data.get(name) != latents_digest(array):
+            raise DatasetError(
+                f"{root / name}.npy is not what {path} was written for: if it was changed on "
+                f"purpose, remove {CARD}, and what rendered the images is no longer recorded"
+            )
+    return found
 
 
 def name_width(count: int) -> int:
@@ -65,9 +143,12 @@ def image_paths(root: Path, count: int) -> list[Path]:
     """
     there = {path.name for path in (root / IMAGES).glob("*.png")}
     paths = [root / IMAGES / image_name(index, count) for index in range(count)]
-    for path in paths:
-        if path.name not in there:
-            raise DatasetError(f"{path} is missing: {RAW_LATENTS} has {count} rows")
+    missing = joined((i, i) for i, path in enumerate(paths) if path.name not in there)
+    if missing:
+        raise DatasetError(
+            f"{root} lacks {name_stretches(missing)}: {paths[missing[0][0]].name} is missing, and "
+            f"{RAW_LATENTS} has {count} rows"
+        )
     if len(there) > count:
         extra = sorted(there - {path.name for path in paths})[0]
         raise DatasetError(
@@ -84,14 +165,41 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         DatasetError: it cannot be read, or is not 8-bit RGB.
     """
     try:
-        with Image.open(path, formats=["PNG"]) as image:
-            if image.mode not in ("RGB", "RGBA"):
-                raise DatasetError(f"{path}: expected an RGB image, found mode {image.mode}")
-            if image.mode == "RGBA" and image.getchannel("A").getextrema() != (255, 255):
-                raise DatasetError(f"{path}: expected an RGB image, found a transparent one")
-            return np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        with path.open("rb") as file:
+            return decode_image(file, str(path))
+    except OSError as error:
         raise DatasetError(f"cannot read {path}: {error}") from error
+
+
+def decode_image(
+    content: bytes | BinaryIO, where: str, shape: tuple[int, ...] | None = None
+) -> npt.NDArray[np.uint8]:
+    """A PNG as (H, W, 3) uint8.
+
+    Args:
+        content: the file's, or the file.
+        where: what an error calls it.
+        shape: that it must have, (H, W, 3); other images are not unpacked.
+
+    Raises:
+        DatasetError: it cannot be read, is not 8-bit RGB, or of another shape.
+    """
+    file = io.BytesIO(content) if isinstance(content, bytes) else content
+    try:
+        with Image.open(file, formats=["PNG"]) as image:
+            if shape is not None and (image.height, image.width, 3) != shape:
+                raise DatasetError(
+                    f"{where} is {image.width} x {image.height}, expected {shape[1]} x {shape[0]}"
+                )
+            if image.mode not in ("RGB", "RGBA"):
+                raise DatasetError(f"{where}: expected an RGB image, found mode {image.mode}")
+            if image.mode == "RGBA" and image.getchannel("A").getextrema() != (255, 255):
+                raise DatasetError(f"{where}: expected an RGB image, found a transparent one")
+            return np.asarray(image.convert("RGB"))
+    except (
+        *(OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError),
+    ) as error:
+        raise DatasetError(f"cannot read {where}: {error or 'it is too large'}") from error
 
 
 def write_image(path: Path, pixels: npt.NDArray[np.uint8]) -> None:

@@ -6,6 +6,7 @@ import bisect
 import collections
 import contextlib
 import dataclasses
+import functools
 import io
 import math
 import operator
@@ -20,11 +21,20 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets import packed, published
-from threedident.errors import DatasetError
+from threedident.datasets import card, packed, published
+from threedident.errors import DatasetError, UsageError
 from threedident.files import read_json
-from threedident.shards import check_arrays, open_hdf5, parse_name, require_complete, safe_array
-from threedident.store import MANIFEST, STATS, DatasetDir, Manifest
+from threedident.shards import (
+    ImageSums,
+    Part,
+    check_arrays,
+    open_hdf5,
+    parse_name,
+    read_part,
+    require_complete,
+    safe_array,
+)
+from threedident.store import MANIFEST, STATS, DatasetDir, Manifest, latents_digest, statistics
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
@@ -36,11 +46,15 @@ class Source(Protocol):
     """A dataset's images and latents. Reading is safe from threads and in forked processes.
 
     Attributes:
+        root: where it lies.
+        form: what the form is called.
         raw_latents, latents: (N, 10) float32.
-        manifest: what made it; None for the published layout.
+        manifest: what made it; None where the form does not say.
         shape: (H, W, 3), of every image.
     """
 
+    root: Path
+    form: str
     raw_latents: Float32
     latents: Float32
     manifest: Manifest | None
@@ -63,6 +77,15 @@ class Source(Protocol):
     def stats(self) -> dict[str, Any] | None:
         """What `3dident stats` says, where it is recorded."""
 
+    def parts(self) -> Sequence[Part]:
+        """The shards that the images are in, or were in; empty where it is not recorded."""
+
+    def wanted(self) -> int | None:
+        """How many images were asked for, where it is recorded."""
+
+    def given(self) -> Float32 | None:
+        """The raw latents that were given to render, in full; None where there are none."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -80,7 +103,10 @@ def read_images(source: Source, indices: Sequence[int]) -> UInt8:
         IndexError: there is no such image.
         DatasetError: one cannot be read, or is not of the size of image 0.
     """
-    images = np.empty((len(indices), *source.shape), np.uint8)
+    try:
+        images = np.empty((len(indices), *source.shape), np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise DatasetError(f"{len(indices)} images of {source.shape}: {error}") from error
     source.read(indices, images)
     return images
 
@@ -212,7 +238,8 @@ class _Stacks:
                 images.read_direct(out, np.s_[index - place.first])
             except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
                 raise DatasetError(
-                    f"cannot read image {index} from {place.path}: {error}"
+                    f"cannot read image {index} from {place.path}: {error}; `3dident verify` "
+                    "names all that is damaged"
                 ) from error
 
 
@@ -230,17 +257,19 @@ def _read_into(file: io.FileIO, view: memoryview) -> int:
 class ShardSource(_Stacks):
     """A dataset directory. Its shards must be complete from image 0 on."""
 
+    form = "shards"
+
     def __init__(self, root: Path) -> None:
         super().__init__()
         dataset = DatasetDir.open(root)
-        self._root = root
+        self.root = root
         self.manifest: Manifest | None = dataset.manifest
         side = dataset.manifest.resolution
         self.shape = (side, side, 3)
         raw, latents = [], []
-        shards = dataset.shards()
-        require_complete(root, shards)
-        for interval, path in shards.items():
+        self._shards = dataset.shards()
+        require_complete(root, self._shards)
+        for interval, path in self._shards.items():
             with open_hdf5(path) as file:
                 check_arrays(file, path, interval.count, side)
                 raw.append(file["raw_latents"][()])
@@ -248,31 +277,72 @@ class ShardSource(_Stacks):
                 self._add(_Stack.of(file, path, interval.first))
         self.raw_latents = np.concatenate(raw)
         self.latents: Float32 = np.concatenate(latents)
+        self._parts: tuple[Part, ...] | None = None
 
     def stats(self) -> dict[str, Any] | None:
         """What `stats.json` says, or what the shards' sums give."""
         with contextlib.suppress(DatasetError):
-            found = read_json(self._root / STATS)
+            found = read_json(self.root / STATS)
             if _is_whole(found, len(self)):
                 return found
-        return DatasetDir.open(self._root).compute_stats()
+        return DatasetDir.open(self.root).compute_stats()
+
+    def parts(self) -> tuple[Part, ...]:
+        """What the shards say of their images."""
+        if self._parts is None:
+            self._parts = tuple(
+                read_part(path, interval) for interval, path in self._shards.items()
+            )
+        return self._parts
+
+    def wanted(self) -> int | None:
+        """How many images were asked for."""
+        return DatasetDir.open(self.root).wanted()
+
+    def given(self) -> Float32 | None:
+        """The latents that lie beside the shards."""
+        return DatasetDir.open(self.root).given_latents()
 
 
 class PackedSource(_Stacks):
     """A dataset packed into one HDF5 file."""
 
+    form = "packed"
+
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.manifest: Manifest | None
-        self.manifest, self.raw_latents, self.latents, self._recorded = packed.read_header(path)
-        side = self.manifest.resolution
+        self.root = path
+        self._header = packed.read_header(path)
+        self.manifest: Manifest | None = self._header.manifest
+        self.raw_latents, self.latents = self._header.raw_latents, self._header.latents
+        side = self._header.manifest.resolution
         self.shape = (side, side, 3)
         with open_hdf5(path) as file:
             self._add(_Stack.of(file, path, 0))
 
     def stats(self) -> dict[str, Any] | None:
         """What was packed with it."""
-        return self._recorded if _is_whole(self._recorded, len(self)) else None
+        return self._header.stats if _is_whole(self._header.stats, len(self)) else None
+
+    def parts(self) -> tuple[Part, ...]:
+        """The shards that were packed."""
+        return self._header.parts
+
+    def wanted(self) -> int | None:
+        """How many images were asked for."""
+        return self._header.wanted
+
+    def given(self) -> Float32 | None:
+        """The raw latents, if they are those that were given."""
+        return given_among(self.manifest, self.raw_latents)
+
+
+def given_among(manifest: Manifest | None, raw_latents: Float32) -> Float32 | None:
+    """A dataset's raw latents, if they are all of those that were given to render it."""
+    latents = manifest.settings["latents"] if manifest else {"source": ""}
+    if latents["source"] != "file" or latents_digest(raw_latents) != latents["sha256"]:
+        return None
+    return raw_latents
 
 
 def _is_whole(stats: Any, count: int) -> bool:
@@ -289,10 +359,14 @@ def _is_whole(stats: Any, count: int) -> bool:
 class PublishedSource:
     """The published layout: `images/*.png`, `raw_latents.npy`, `latents.npy`."""
 
-    manifest: Manifest | None = None
+    form = "published"
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self.raw_latents, self.latents = published.read_latents(root)
+        # What made it is known where `3dident convert` has written the layout.
+        self._card = published.read_card(root, self.raw_latents, self.latents)
+        self.manifest: Manifest | None = self._card.manifest
         self._paths = published.image_paths(root, len(self.raw_latents))
         self.shape: tuple[int, ...] = published.read_image(self._paths[0]).shape
 
@@ -315,8 +389,20 @@ class PublishedSource:
             out[row] = pixels
 
     def stats(self) -> dict[str, Any] | None:
-        """Nothing is recorded."""
-        return None
+        """What the shards gave that the images were in, where that is recorded."""
+        return stats_of(self._card.parts)
+
+    def parts(self) -> tuple[Part, ...]:
+        """The shards that the images were in, where that is recorded."""
+        return self._card.parts
+
+    def wanted(self) -> int | None:
+        """How many images were asked for, where that is recorded."""
+        return self._card.wanted
+
+    def given(self) -> Float32 | None:
+        """The raw latents, if they are those that were given."""
+        return given_among(self.manifest, self.raw_latents)
 
     def __enter__(self) -> Self:
         return self
@@ -325,26 +411,74 @@ class PublishedSource:
         return None
 
 
-def open_source(root: str | Path) -> Source:
-    """A dataset in whichever form it is: a directory of shards, a packed file, PNG files.
+def stats_of(parts: Sequence[Part]) -> dict[str, Any] | None:
+    """What `3dident stats` says of the shards that a dataset was in; None where none are known."""
+    if not parts:
+        return None
+    return statistics(functools.reduce(operator.add, (part.sums for part in parts), ImageSums()))
+
+
+def open_source(root: str | Path, split: str | None = None) -> Source:
+    """A dataset in whichever form it is.
+
+    Args:
+        root: a directory of shards, a packed file, the published layout, or an export to
+            WebDataset or Parquet: its folder, or the JSON file of one of its splits.
+        split: train, val or test: which of an export of several.
 
     Raises:
+        UsageError: a split of what has none.
         DatasetError: it is none of them, or damaged.
+        MissingExtraError: Parquet without pyarrow.
     """
     root = Path(root)
-    if root.is_file():
-        if parse_name(root.name) and (root.parent / MANIFEST).is_file():
-            raise DatasetError(
-                f"{root} is one shard of the dataset {root.parent}: open that directory"
-            )
+    found = find_form(root)
+    if found == "export":
+        from threedident.datasets.exported import open_export
+
+        return open_export(root, split)
+    if split is not None:
+        raise UsageError(
+            f"{root} has no splits to choose from: --split is for exports to WebDataset and Parquet"
+        )
+    if found == "packed":
         return PackedSource(root)
-    if (root / MANIFEST).is_file():
+    if found == "shards":
         return ShardSource(root)
-    if (root / published.RAW_LATENTS).is_file() or (root / published.IMAGES).is_dir():
-        return PublishedSource(root)
-    what = "there is no such file or directory" if not root.exists() else "it is none of these"
+    return PublishedSource(root)
+
+
+def find_form(root: Path) -> str:
+    """Which form a dataset is in: shards, packed, published, or export.
+
+    Raises:
+        DatasetError: it is none of them.
+    """
+    if root.is_file():
+        if parse_name(root.name):
+            raise DatasetError(
+                f"{root} is one shard of a dataset: give its directory, {root.parent}"
+            )
+        if root.suffix == ".json" and card.is_record(root):
+            return "export"
+        if root.suffix in (".tar", ".parquet") and card.records(root.parent.parent):
+            folder = root.parent.parent
+            raise DatasetError(f"{root} is one file of an export: give its folder, {folder}")
+        # A packed file whose beginning is damaged still says so by its name.
+        if root.suffix.lower() in (".h5", ".hdf5") or h5py.is_hdf5(root):
+            return "packed"
+    elif (root / MANIFEST).is_file():
+        return "shards"
+    elif card.records(root):
+        return "export"
+    elif (root / published.RAW_LATENTS).is_file() or (root / published.IMAGES).is_dir():
+        return "published"
+    what = "it is none of these" if root.exists() else "there is no such file or directory"
+    if root.is_file():
+        what = "it is no dataset"
     raise DatasetError(
         f"cannot open {root} as a dataset: {what}. Expected a directory made by `3dident render` "
-        f"({MANIFEST}), a file made by `3dident pack` (.h5), or the published layout "
-        f"({published.IMAGES}/, {published.RAW_LATENTS}, {published.LATENTS})"
+        f"({MANIFEST}), a file made by `3dident pack` (.h5), the published layout "
+        f"({published.IMAGES}/, {published.RAW_LATENTS}, {published.LATENTS}), or a folder made by "
+        "`3dident convert` (3dident-*.json)"
     )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from threedident.datasets.convert import from_published
+from threedident.datasets.convert import to_shards
 from threedident.datasets.reading import read_images
 from threedident.presets import load_preset
 from threedident.render.engine import EngineSettings
@@ -22,7 +22,7 @@ from threedident.store import DatasetDir
 class MadeUp:
     """Noise for images; raw latents uniform, unless they are given."""
 
-    manifest = None
+    root, form, manifest = Path("made up"), "made up", None
 
     def __init__(self, count: int, side: int, raw: np.ndarray | None) -> None:
         random = np.random.default_rng(5)
@@ -41,6 +41,14 @@ class MadeUp:
     def image(self, index: int) -> np.ndarray:
         return read_images(self, [index])[0]
 
+    def parts(self):
+        return ()
+
+    def wanted(self):
+        return None
+
+    given = wanted
+
 
 def make(
     root: Path,
@@ -52,7 +60,7 @@ def make(
 ) -> MadeUp:
     """Writes a dataset directory of shards of 100; returns what it must hold."""
     made = MadeUp(count, side, raw)
-    from_published(made, root, shard_size=100, compression=compression)
+    to_shards(made, root, shard_size=100, compression=compression)
     return made
 
 

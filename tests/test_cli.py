@@ -6,6 +6,8 @@ import ast
 import importlib
 import importlib.util
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,9 +113,15 @@ def test_guesses_of_a_new_user_work():
 
 def test_doctor(cli):
     said = cli("doctor").stdout
-    assert "Blender         4.5." in said
-    assert "render devices  cpu" in said
+    assert re.search(r"^ok     Blender +4\.5\.", said, re.MULTILINE)
+    assert re.search(r"^ok     render devices +cpu$", said, re.MULTILINE)
     findings = {f.name: f for f in examine()}
+    columns = [line[7:].split(maxsplit=1)[0] for line in said.splitlines()[1:]]
+    assert {name for name in findings if " " not in name} <= set(columns)  # none runs into another
+    assert said.startswith("loading what is installed")
+    document = json.loads(cli("doctor", "--json").stdout)
+    assert document["good"] is True
+    assert [each["name"] for each in document["findings"]] == list(findings)
     assert {name for group in PACKAGES.values() for name in group} <= set(findings)
     assert findings["bpy"].state == "ok"
 
@@ -194,6 +202,32 @@ def test_info_and_stats(cli, small_dataset):
     assert set(stats["definitions"]) == set(stats) - {"images", "definitions"}
 
 
+def test_looking_at_a_dataset_needs_no_name_where_the_default_is_there(
+    cli, tmp_path, small_dataset
+):
+    for name in ("info", "verify", "stats", "preview"):
+        refused = cli(name, code=2).stderr
+        assert "Missing argument 'DATASET'" in refused
+        assert "no data/3dident" in refused
+        assert "`3dident render`" in refused
+    shutil.copytree(small_dataset, tmp_path / "data/3dident")
+    assert cli("info").stdout.startswith("data/3dident: 12 images")
+    assert cli("verify").stdout.startswith("data/3dident: 12 images are good")
+    assert json.loads(cli("stats").stdout)["images"] == 12
+    assert cli("preview").stdout == "wrote data/3dident/preview.png\n"
+
+
+def test_a_preset_without_best_scores_says_why_they_are_not_shown(cli, tmp_path):
+    text = (Path(threedident.__file__).parent / "presets/3dident-regular.toml").read_text()
+    head, table = text.split("[best_r2]")
+    (tmp_path / "own.toml").write_text(head)
+    said = cli("presets", "own.toml").stdout
+    assert said.count("best R2 -") == len(FACTORS)
+    assert "is not known: the preset's table best_r2 does not give it" in said
+    (tmp_path / "own.toml").write_text(f"{head}[best_r2]{table}")
+    assert "is not known" not in cli("presets", "own.toml").stdout
+
+
 def test_preview(cli, tmp_path, small_dataset):
     cli("preview", small_dataset, "--out", "sheet.png", "--count", 6)
     sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
@@ -203,6 +237,16 @@ def test_preview(cli, tmp_path, small_dataset):
         assert np.array_equal(sheet[4:36, 4:36], source.image(0))
         assert np.array_equal(sheet[4:36, 40:72], source.image(1))
     assert "ends in .png" in cli("preview", small_dataset, "--out", "sheet.doc", code=2).stderr
+    cli("preview", small_dataset, "--out", "six.png", "--n", 6)
+    assert (tmp_path / "six.png").read_bytes() == (tmp_path / "sheet.png").read_bytes()
+
+
+def test_a_preview_leaves_what_was_published_as_it_is(cli, tmp_path, small_dataset):
+    cli("convert", small_dataset, "--to", "published", "--out", "png")
+    there = sorted(tmp_path.glob("png/*"))
+    assert cli("preview", "png").stdout.endswith("png-preview.png\n")
+    assert sorted(tmp_path.glob("png/*")) == there
+    assert (tmp_path / "png-preview.png").is_file()
 
 
 def test_traverse(cli, tmp_path):

@@ -18,7 +18,8 @@ from torch.utils import data
 
 from threedident.datasets import Normalize, ThreeDIdent, TwoViews, reading, simclr
 from threedident.datasets import dataset as dataset_module
-from threedident.datasets.convert import from_published, to_published
+from threedident.datasets.convert import to_published, to_shards
+from threedident.datasets.interchange import export
 from threedident.datasets.packed import pack
 from threedident.datasets.reading import open_source, read_images
 from threedident.errors import DatasetError, UsageError
@@ -26,7 +27,7 @@ from threedident.factors import FACTOR_NAMES, GROUPS
 from threedident.shards import list_shards
 from threedident.store import DatasetDir
 
-FORMS = ("shards", "gzip", "packed", "packed-gzip", "published")
+FORMS = ("shards", "gzip", "packed", "packed-gzip", "published", "plain", "webdataset", "parquet")
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -41,14 +42,21 @@ def forms(tmp_path_factory, small_dataset):
         "packed": folder / "packed.h5",
         "packed-gzip": folder / "packed-gzip.h5",
         "published": folder / "published",
+        "plain": folder / "plain",  # published, without the card that says what made it
+        "webdataset": folder / "tar",
+        "parquet": folder / "hub",
     }
     directory = DatasetDir.open(small_dataset)
     pack(directory, paths["packed"])
     pack(directory, paths["packed-gzip"], compression="gzip")
     with open_source(small_dataset) as source:
         to_published(source, paths["published"])
-    with open_source(paths["published"]) as source:
-        from_published(source, paths["gzip"], shard_size=5, compression="gzip")
+        for form in ("webdataset", "parquet"):
+            export(source, paths[form], form, shard_size=5)
+    shutil.copytree(paths["published"], paths["plain"])
+    (paths["plain"] / "3dident.json").unlink()
+    with open_source(paths["plain"]) as source:
+        to_shards(source, paths["gzip"], shard_size=5, compression="gzip")
     return paths
 
 
@@ -95,7 +103,7 @@ def test_every_form_holds_the_same(forms, truth, form, cache):
 @pytest.mark.parametrize("form", FORMS)
 def test_what_made_it(forms, form):
     preset = ThreeDIdent(forms[form]).preset
-    if form in ("gzip", "published"):  # the published layout does not say
+    if form in ("gzip", "plain"):  # the published layout does not say
         assert preset is None
     else:
         assert preset.name == "3dident"
@@ -255,7 +263,7 @@ def test_batches_of_batches_are_refused(forms):
 
 def test_a_single_shard_is_called_one(forms):
     shard = next(iter(list_shards(forms["shards"]).values()))
-    with pytest.raises(DatasetError, match=f"is one shard of the dataset {forms['shards']}: open"):
+    with pytest.raises(DatasetError, match=f"is one shard of a dataset: give its directory, {forms['shards']}"):
         ThreeDIdent(shard)
 
 
@@ -275,7 +283,7 @@ def test_unrecorded_statistics_are_measured_on_some_images(forms, truth, monkeyp
     monkeypatch.setattr(dataset_module, "_READ_AT_ONCE", 2)
     some = truth["images"][[0, 3, 6, 8, 11]] / 255  # spread evenly
     for cache in (None, "ram"):
-        dataset = ThreeDIdent(forms["published"], cache=cache)
+        dataset = ThreeDIdent(forms["plain"], cache=cache)
         assert dataset.mean == pytest.approx(some.mean((0, 1, 2)), abs=1e-6)
         assert dataset.std == pytest.approx(some.std((1, 2)).mean(0), abs=1e-6)
 

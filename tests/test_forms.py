@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import tarfile
 
 import h5py
 import numpy as np
 import pytest
-from conftest import SMALL
+from conftest import SMALL, run_command
 from PIL import Image
 
-from threedident.datasets.published import image_name
+from threedident.datasets.dataset import ThreeDIdent
+from threedident.datasets.interchange import export
+from threedident.datasets.published import image_name, write_image
 from threedident.datasets.reading import open_source
+from threedident.distributions import Normal
+from threedident.errors import DatasetError, UsageError
+from threedident.latents import sample_raw_latents
+from threedident.presets import load_preset
+from threedident.render.engine import EngineSettings
+from threedident.render.job import dataset_settings
+from threedident.shards import ImageSums, Interval, write_shard
+from threedident.store import DatasetDir
+
+#: Those that a directory of shards can be turned into.
+OTHERS = ("packed", "published", "webdataset", "parquet")
+FRAME = 0.75  # the share of every object in the frame, as if it had been measured
 
 
 def everything(root):
@@ -149,12 +165,14 @@ def test_a_damaged_published_layout(cli, tmp_path, small_dataset, name, change, 
 def test_what_is_no_dataset(cli, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.h5").write_text("hello")
+    (tmp_path / "torus.obj").write_text("v 0 0 0")
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["images"] = np.zeros(3)
     for name, message in (
         ("empty", "none of these"),
         ("missing", "no such file or directory"),
-        ("text.h5", "text.h5 is not a readable file"),
+        ("text.h5", "text.h5 is no HDF5 file"),
+        ("torus.obj", "it is no dataset. Expected a directory made by `3dident render`"),
         ("other.h5", "not a dataset packed"),
     ):
         assert message in cli("info", name, code=2).stderr
@@ -174,10 +192,489 @@ def test_conversions_that_make_no_sense(cli, tmp_path, small_dataset):
     assert (
         "another directory" in cli("convert", "d", "--to", "published", "--out", "d", code=2).stderr
     )
-    assert (
-        "no published layout" in cli("convert", "d", "--to", "shards", "--out", "s", code=2).stderr
-    )
+    refused = cli("info", next((tmp_path / "d").glob("shard-*")), code=2).stderr
+    assert "is one shard of a dataset: give its directory, " in refused
     (tmp_path / "p/images").mkdir(parents=True)
     (tmp_path / "p/images/holiday.jpg").write_text("")
     refused = cli("convert", "d", "--to", "published", "--out", "p", code=2).stderr
     assert "holiday.jpg" in refused
+
+
+# --- every form: checked, and turned back
+
+
+def build(root, count=12, *, shard=5, preset="3dident", wanted=None, **latents):
+    """A dataset as `3dident render` writes it, but with noise for images."""
+    generator = load_preset(preset)
+    engine = EngineSettings(generator, 8, "draft", "cpu", "direct", "1.0")
+    options = {"seed": 3, "split": "val", "given": None, "conditional": None, **latents}
+    settings = dataset_settings(engine, **options)
+    dataset = DatasetDir.create_or_open(
+        root,
+        settings,
+        shard_size=shard,
+        compression=None,
+        about=generator.about(),
+        given=latents.get("given"),
+    )
+    dataset.record_wanted(wanted or count)
+    pixels = np.random.default_rng(1).integers(0, 256, (count, 8, 8, 3), np.uint8)
+    for first in range(0, count, shard):
+        interval = Interval(first, min(shard, count - first))
+        images, raw = pixels[first : interval.stop], dataset.raw_latents(interval.indices)
+        write_shard(
+            root,
+            interval,
+            images=images,
+            raw_latents=raw,
+            latents=generator.to_scene(raw),
+            sums=ImageSums.of(images, np.full(len(images), FRAME)),
+            fingerprint=dataset.manifest.fingerprint,
+            provenance={"device": "cpu", "toolkit_version": "0.0.7", "processor": f"P{first}"},
+        )
+    dataset.write_stats()
+    return root
+
+
+def turned(root, form, out):
+    """A dataset in another form."""
+    if form == "packed":
+        run_command("pack", root, "--out", f"{out}.h5")
+        return out.with_suffix(".h5")
+    run_command("convert", root, "--to", form, "--out", out)
+    return out
+
+
+def files_of(root):
+    """What a dataset directory holds, but for what names the command, and the lock."""
+    found = {}
+    for path in sorted(root.iterdir()):
+        if path.suffix == ".h5":
+            with h5py.File(path) as file:
+                arrays = {name: (array.dtype, array[()].tobytes()) for name, array in file.items()}
+                attributes = {
+                    name: np.asarray(value).tolist() for name, value in file.attrs.items()
+                }
+                found[path.name] = arrays, attributes
+        elif path.name not in (".lock", "dataset.json"):
+            found[path.name] = path.read_bytes()
+    return found
+
+
+def settings_of(root):
+    manifest = json.loads((root / "dataset.json").read_text())
+    return {key: value for key, value in manifest.items() if key != "command"}
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_every_form_comes_back_as_the_same_shards(cli, tmp_path, form):
+    root = build(tmp_path / "d", wanted=20)
+    there = turned(root, form, tmp_path / "other")
+    said = cli("convert", there, "--to", "shards", "--out", "back").stdout
+    assert said.splitlines()[0] == "wrote back: 12 of 20 images"
+    # The sums, what rendered each shard, and the number that was wanted, too.
+    assert files_of(tmp_path / "back") == files_of(root)
+    assert settings_of(tmp_path / "back") == settings_of(root)
+    before, after = (DatasetDir.open(p).manifest for p in (root, tmp_path / "back"))
+    assert after.command == ("" if form in ("webdataset", "parquet") else before.command)
+    assert cli("verify", "back", "--n", 12).stdout.endswith("all is well\n")
+
+
+@pytest.mark.parametrize("form", ["packed", "webdataset"])
+def test_a_dataset_that_comes_back_can_be_rendered_on(cli, tmp_path, small_dataset, form):
+    there = turned(small_dataset, form, tmp_path / "other")
+    cli("convert", there, "--to", "shards", "--out", "back")
+    said = cli("render", *SMALL, "--shard-size", 5, "--n", 13, "--out", "back").stdout
+    assert "13 images, 1 of them new" in said
+    cli("verify", "back", "--n", 13)
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_every_form_becomes_every_other(cli, tmp_path, form):
+    root = build(tmp_path / "d")
+    first = turned(root, form, tmp_path / "first")
+    for then in OTHERS:
+        second = turned(first, then, tmp_path / f"{form}-{then}")
+        cli("convert", second, "--to", "shards", "--out", f"{form}-{then}-back")
+        assert files_of(tmp_path / f"{form}-{then}-back") == files_of(root)
+
+
+def test_exports_of_every_form_are_the_same_bytes(tmp_path):
+    root = build(tmp_path / "d")
+    expected = turned(root, "parquet", tmp_path / "hub")
+    for form in OTHERS[:3]:
+        made = turned(turned(root, form, tmp_path / form), "parquet", tmp_path / f"{form}-hub")
+        for path in expected.rglob("*.parquet"):
+            assert (made / path.relative_to(expected)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("form", ["shards", *OTHERS])
+def test_other_shards_of_the_same_images(cli, tmp_path, form):
+    root = build(tmp_path / "d")
+    there = root if form == "shards" else turned(root, form, tmp_path / "other")
+    words = ("convert", there, "--to", "shards", "--shard-size", 4, "--compression", "gzip")
+    cli(*words, "--out", "cut")
+    assert sorted(p.name for p in tmp_path.glob("cut/shard-*")) == [
+        f"shard-{first:08d}-00004.h5" for first in (0, 4, 8)
+    ]
+    cli("verify", "cut")
+    for ours, theirs in zip(everything(root), everything(tmp_path / "cut"), strict=True):
+        assert np.array_equal(ours, theirs)
+    with h5py.File(tmp_path / "cut/shard-00000004-00004.h5") as file:
+        assert file.attrs["processor"].decode() == "P0, P5"  # of either shard that it was cut from
+    # The share in the frame is not noted for each image: it is worked out again.
+    shares = json.loads((tmp_path / "cut/stats.json").read_text())["object_in_frame"]
+    assert 0 < shares < 1
+
+
+def test_a_way_back_that_is_interrupted_goes_on(cli, tmp_path):
+    root = build(tmp_path / "d")
+    there = turned(root, "webdataset", tmp_path / "tar")
+    cli("convert", there, "--to", "shards", "--out", "back")
+    kept = tmp_path / "back/shard-00000000-00005.h5"
+    when = kept.stat().st_mtime_ns
+    (tmp_path / "back/shard-00000005-00005.h5").unlink()
+    cli("convert", there, "--to", "shards", "--out", "back")
+    assert kept.stat().st_mtime_ns == when
+    assert files_of(tmp_path / "back") == files_of(root)
+    other = turned(build(tmp_path / "e", seed=4), "webdataset", tmp_path / "tar-e")
+    refused = cli("convert", other, "--to", "shards", "--out", "back", code=2).stderr
+    assert "made with other settings:\n  seed: the dataset has 3, this command 4" in refused
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_given_latents_come_back_where_all_of_them_are_there(cli, tmp_path, form):
+    given = sample_raw_latents(range(12), seed=9, split="train")
+    root = build(tmp_path / "d", given=given)
+    there = turned(root, form, tmp_path / "other")
+    assert "not all of those" not in cli("verify", there).stdout
+    cli("convert", there, "--to", "shards", "--out", "back")
+    assert files_of(tmp_path / "back") == files_of(root)
+    few = build(tmp_path / "few", 7, given=given)
+    there = turned(few, form, tmp_path / "other-few")
+    said = cli("verify", there).stdout
+    assert "not checked: latents: not all of those that were given to render are kept" in said
+    done = cli("convert", there, "--to", "shards", "--out", "import")
+    assert "keeps 7 of the 12 latents that were given to render: import is written" in done.stderr
+    assert "what rendered it is not recorded" in cli("info", "import").stdout
+    cli("verify", "import")
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_pairs_come_back_as_pairs(tmp_path, form):
+    root = build(tmp_path / "d", 8, conditional=Normal(0.1))
+    there = turned(root, form, tmp_path / "other")
+    run_command("verify", there)
+    with open_source(there) as source:
+        assert source.manifest.pair_process is not None
+    assert "pairs      images 2i and 2i + 1" in run_command("info", there).stdout
+
+
+def test_a_packed_import_stays_an_import(cli, tmp_path, small_dataset):
+    cli("convert", small_dataset, "--to", "published", "--out", "p")
+    (tmp_path / "p/3dident.json").unlink()
+    cli("pack", "p", "--out", "p.h5")
+    assert "imported from the published layout" in cli("info", "p.h5").stdout
+    said = cli("verify", "p.h5").stdout
+    assert "checked: latents are those that were imported" in said
+    assert "checked: images and latents have the checksums" in said
+    cli("convert", "p.h5", "--to", "shards", "--out", "s")
+    cli("verify", "s", "--n", 12)
+    for ours, theirs in zip(everything(small_dataset), everything(tmp_path / "s"), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+def damage_packed(path):
+    with h5py.File(path, "a") as file:
+        file["images"][7, 0, 0, 0] ^= 255
+
+
+def damage_published(path):
+    pixels = np.asarray(Image.open(path / "images/07.png")).copy()
+    pixels[0, 0, 0] ^= 255
+    write_image(path / "images/07.png", pixels)
+
+
+def damage_tar(path):
+    """Puts the PNG of image 1 in the place of that of image 7."""
+    archive = path / "data/validation-000000.tar"
+    with tarfile.open(archive) as tar:
+        a, b = (tar.getmember(f"0000000{i}.png") for i in (1, 7))
+    content = bytearray(archive.read_bytes())
+    png = content[a.offset_data : a.offset_data + a.size]
+    assert a.size == b.size
+    content[b.offset_data : b.offset_data + b.size] = png
+    archive.write_bytes(content)
+
+
+def damage_parquet(path):
+    """Puts the PNG of image 1 in the place of that of image 7."""
+    file = path / "data/validation-00000-of-00001.parquet"
+    content = file.read_bytes()
+    first = content.index(b"\x89PNG")
+    starts = [first]
+    while (place := content.find(b"\x89PNG", starts[-1] + 1)) > 0:
+        starts.append(place)
+    a, b, size = starts[1], starts[7], starts[2] - starts[1]
+    assert starts[8] - b == size
+    file.write_bytes(content[:b] + content[a : a + size] + content[b + size :])
+
+
+@pytest.mark.parametrize(
+    ("form", "damage"),
+    [
+        ("packed", damage_packed),
+        ("published", damage_published),
+        ("webdataset", damage_tar),
+        ("parquet", damage_parquet),
+    ],
+)
+def test_pixels_that_are_not_what_they_were_are_found_in_every_form(cli, tmp_path, form, damage):
+    root = build(tmp_path / "d")
+    there = turned(root, form, tmp_path / "other")
+    good = cli("verify", there).stdout
+    assert "12 images are good, the last there is 11" in good
+    assert "checked: images and latents have the checksums of the shards that they were" in good
+    assert "checked: latents are those that the settings give" in good
+    damage(there)
+    wrong = cli("verify", there, code=1)
+    assert "7 of 12 images are good" in wrong.stdout
+    assert "the checksum of images does not match the content of images 5 to 9" in wrong.stderr
+    assert "missing: images 5 to 9\n" in wrong.stderr
+    document = json.loads(cli("verify", there, "--json", code=1).stdout)
+    assert (document["good"], document["images"], document["missing"]) == (False, 7, [[5, 9]])
+    for words in (
+        ("convert", there, "--to", "shards", "--out", "s"),
+        ("convert", there, "--to", "published", "--out", "p"),
+        ("convert", there, "--to", "webdataset", "--out", "t"),
+        ("pack", there, "--out", "all.h5"),
+    ):
+        refused = cli(*words, code=2).stderr
+        assert "the checksum of images does not match" in refused
+    assert not (tmp_path / "all.h5").exists()
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_stats_of_every_form_are_those_of_the_shards(cli, tmp_path, form):
+    root = build(tmp_path / "d")
+    expected = json.loads((root / "stats.json").read_text())
+    assert expected["object_in_frame"] == FRAME
+    there = turned(root, form, tmp_path / "other")
+    assert json.loads(cli("stats", there).stdout) == expected
+    if form == "published":  # nothing recorded: measured, but for where the object is
+        (there / "3dident.json").unlink()
+        unknown = {"object_in_frame": None, "images_fully_in_frame": None}
+        assert json.loads(cli("stats", there).stdout) == {**expected, **unknown}
+
+
+@pytest.mark.parametrize("form", OTHERS)
+def test_info_of_every_form_says_what_rendered_it(cli, tmp_path, form):
+    root = build(tmp_path / "d", wanted=20)
+    there = turned(root, form, tmp_path / "other")
+    lines = cli("info", there).stdout.splitlines()
+    assert lines[0].startswith(f"{there}: 12 of 20 images of 8 x 8, ")
+    assert lines[1] == "incomplete: images 12 to 19 missing"
+    assert any(line.startswith("preset     3dident: teapot") for line in lines)
+    document = json.loads(cli("info", there, "--json").stdout)
+    assert document["form"] == form
+    assert (document["images"], document["wanted"], document["missing"]) == (12, 20, [[12, 19]])
+    assert document["fingerprint"] == DatasetDir.open(root).manifest.fingerprint
+    cli("preview", there)
+    assert not list(tmp_path.glob("other/**/preview.png"))
+
+
+def test_an_export_of_several_splits_asks_which(cli, tmp_path):
+    for split, count in (("train", 7), ("test", 4)):
+        root = build(tmp_path / split, count, split=split)
+        with open_source(root) as source:
+            export(source, tmp_path / "hub", "parquet")
+    with pytest.raises(UsageError, match="hub holds the splits train, test: choose one with"):
+        ThreeDIdent(tmp_path / "hub")
+    with pytest.raises(UsageError, match="hub has no split validation: it holds train, test"):
+        open_source(tmp_path / "hub", "val")
+    with pytest.raises(UsageError, match="is the split test, asked for train"):
+        open_source(tmp_path / "hub/3dident-test.json", "train")
+    for name in ("info", "verify", "stats", "preview"):
+        assert "holds the splits train, test" in cli(name, "hub", code=2).stderr
+        cli(name, "hub", "--split", "test")
+    assert (tmp_path / "hub-test-preview.png").is_file()
+    assert len(ThreeDIdent(tmp_path / "hub/3dident-test.json")) == 4
+    cli("pack", "hub", "--split", "test", "--out", "test.h5")
+    cli("convert", "hub", "--split", "test", "--to", "shards", "--out", "back")
+    assert files_of(tmp_path / "back") == files_of(tmp_path / "test")
+    cli("convert", "hub/3dident-train.json", "--to", "shards", "--out", "back-train")
+    assert files_of(tmp_path / "back-train") == files_of(tmp_path / "train")
+    cli("convert", "hub", "--split", "test", "--to", "webdataset", "--out", "tar")
+    assert (tmp_path / "tar/3dident-test.json").is_file()
+    refused = cli("info", "train", "--split", "test", code=2).stderr
+    assert "has no splits to choose from" in refused
+
+
+def test_a_published_layout_whose_latents_were_changed_is_not_taken_for_ours(cli, tmp_path):
+    there = turned(build(tmp_path / "d"), "published", tmp_path / "p")
+    raw = np.load(there / "raw_latents.npy")
+    np.save(there / "raw_latents.npy", -raw)
+    for words in (("info", "p"), ("convert", "p", "--to", "shards", "--out", "s")):
+        refused = cli(*words, code=2).stderr
+        assert "raw_latents.npy is not what" in refused
+        assert "remove 3dident.json" in refused
+    assert "raw_latents.npy is not what" in cli("verify", "p", code=1).stderr
+    (there / "3dident.json").unlink()
+    assert "not recorded" in cli("info", "p").stdout
+
+
+def test_a_published_layout_of_an_older_version_reads_as_before(cli, tmp_path):
+    there = turned(build(tmp_path / "d"), "published", tmp_path / "p")
+    card = json.loads((there / "3dident.json").read_text())
+    old = {name: card[name] for name in ("latents", "fingerprint", "images")}
+    (there / "3dident.json").write_text(json.dumps(old))
+    said = cli("verify", "p").stdout
+    assert "not checked: pixels: this form was written without checksums of them" in said
+    assert "not checked: latents: what drew them is not recorded" in said
+    assert "not recorded" in cli("info", "p").stdout
+    # The command that wrote it goes on with it, and adds what it did not keep.
+    cli("convert", "d", "--to", "published", "--out", "p")
+    assert json.loads((there / "3dident.json").read_text()) == card
+
+
+def test_a_packed_file_of_an_older_version_comes_back(cli, tmp_path):
+    root = build(tmp_path / "d")
+    there = turned(root, "packed", tmp_path / "all")
+    with h5py.File(there, "a") as file:
+        del file["shards"]
+        for name in ("sha256_shards", "wanted"):
+            del file.attrs[name]
+    said = cli("verify", there).stdout
+    assert "not checked: pixels: this form was written without checksums of them" in said
+    assert "checked: latents are those that the settings give" in said
+    assert "not checked: whether there should be more images after the last" in said
+    assert "how many images were asked for is not recorded" in cli("info", there).stdout
+    cli("convert", there, "--to", "shards", "--out", "back")
+    cli("verify", "back", "--n", 12)
+    assert settings_of(tmp_path / "back") == settings_of(root)
+    for ours, theirs in zip(everything(root), everything(tmp_path / "back"), strict=True):
+        assert np.array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_an_export_of_an_older_version_comes_back(cli, tmp_path, form):
+    root = build(tmp_path / "d")
+    there = turned(root, form, tmp_path / "old")
+    path = there / "3dident-validation.json"
+    record = json.loads(path.read_text())
+    for name in ("shards", "wanted"):
+        del record[name]
+    path.write_text(json.dumps(record))
+    assert "checked: latents are those that the settings give" in cli("verify", there).stdout
+    found = ThreeDIdent(there)
+    assert found.mean == tuple(record["mean"])
+    cli("convert", there, "--to", "shards", "--out", "back")
+    cli("verify", "back", "--n", 12)
+    assert settings_of(tmp_path / "back") == settings_of(root)
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_a_damaged_export_is_an_error_that_names_the_file(cli, tmp_path, form):
+    root = build(tmp_path / "d")
+    with open_source(root) as source:
+        export(source, tmp_path / "whole", form, shard_size=5)
+    first, second, _ = sorted((tmp_path / "whole/data").iterdir())
+
+    def refused(change, message):
+        shutil.rmtree(tmp_path / "x", ignore_errors=True)
+        shutil.copytree(tmp_path / "whole", tmp_path / "x")
+        change(tmp_path / "x/data")
+        with pytest.raises(DatasetError, match=message):
+            open_source(tmp_path / "x")
+        wrong = cli("verify", "x", code=1).stderr
+        assert "fault: " in wrong
+        assert f"3dident convert --to {form}" in wrong
+
+    refused(lambda d: (d / second.name).unlink(), "x lacks images 5 to 9 of the split validation")
+    for keep in (0, 700, 1500):
+        whole = second.read_bytes()
+        refused(lambda d, k=keep, w=whole: (d / second.name).write_bytes(w[:k]), second.name)
+    refused(lambda d: shutil.copy(d / first.name, d / second.name), second.name)
+    refused(lambda d: (d / second.name).write_bytes(b"x" * 9000), second.name)
+    with pytest.raises(DatasetError, match=r"one file of an export: give its folder, .*whole"):
+        open_source(first)
+
+
+def test_parquet_that_unfolds_to_more_than_it_holds_is_not_read(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    there = turned(build(tmp_path / "d"), "parquet", tmp_path / "hub")
+    path = next((there / "data").iterdir())
+    table = parquet.read_table(path)
+    for options in ({"compression": "zstd"}, {"compression": "none", "use_dictionary": True}):
+        parquet.write_table(table, path, **options)
+        with pytest.raises(DatasetError, match="is compressed or has a dictionary"):
+            open_source(there)
+
+
+def test_the_number_that_was_wanted_is_held_against_what_is_there(cli, tmp_path):
+    root = build(tmp_path / "d", 25, wanted=40)
+    for first in (5, 10, 20):
+        next(root.glob(f"shard-{first:08d}-*")).unlink()
+    lines = cli("info", "d").stdout.splitlines()
+    assert lines[0].startswith("d: 10 of 40 images of 8 x 8, 2 shards of up to 5, ")
+    assert lines[1] == "incomplete: images 5 to 14 and 20 to 39 missing"  # adjacent gaps joined
+    assert lines[2] == "all that is wrong: 3dident verify d"
+    assert "with --n 40: " in lines[3]
+    wrong = cli("verify", "d", code=1)
+    assert wrong.stdout.startswith("d: 10 of 40 images are good, the last there is 19\n")
+    assert wrong.stderr.startswith("missing: images 5 to 14 and 20 to 39\n")
+    document = json.loads(cli("verify", "d", "--json", code=1).stdout)
+    assert document["missing"] == [[5, 14], [20, 39]]
+    (root / "wanted.json").unlink()
+    assert "d: 10 images of 8 x 8" in cli("info", "d").stdout
+    assert "how many images were asked for is not recorded" in cli("info", "d").stdout
+    said = cli("verify", "d", code=1)
+    assert said.stderr.startswith("missing: images 5 to 14\n")
+    assert "not checked: whether there should be more images after the last" in said.stdout
+
+
+def test_a_damaged_shard_is_said_to_be_one_wherever_it_is_met(cli, tmp_path):
+    root = build(tmp_path / "d")
+    path = root / "shard-00000005-00005.h5"
+    path.write_bytes(path.read_bytes()[:1000])
+    said = cli("info", "d").stdout.splitlines()
+    assert said[1] == f"damaged: {path.relative_to(tmp_path)} is cut short"
+    assert "3dident verify d" in said[2]
+    for words in (("preview", "d"), ("convert", "d", "--to", "published", "--out", "p")):
+        refused = cli(*words, code=2).stderr
+        assert "shard-00000005-00005.h5 is cut short or damaged: `3dident verify`" in refused
+        assert "`3dident render`" in refused
+    wrong = cli("verify", "d", code=1).stderr
+    assert "is cut short or damaged" in wrong
+    assert "missing: images 5 to 9\n" in wrong
+
+
+def test_info_of_one_shard(cli, tmp_path):
+    build(tmp_path / "d", 3)
+    assert ", 1 shard of up to 5, " in cli("info", "d").stdout
+
+
+def test_best_scores_are_shown_where_they_apply(cli, tmp_path):
+    def shown(root):
+        lines = cli("info", root).stdout.splitlines()
+        row = next(line for line in lines if line.startswith("object_hue"))
+        return row.split()[-1], lines[-1]
+
+    assert shown(build(tmp_path / "uniform"))[0] == "0.9630"
+    given = np.zeros((12, 10), np.float32)
+    for root, reason in (
+        (build(tmp_path / "given", given=given), "the latents were given"),
+        (build(tmp_path / "pairs", conditional=Normal(0.1)), "pairs are not uniform"),
+    ):
+        best, last = shown(root)
+        assert best == "-"
+        assert last.startswith("best R2 is not known: ")
+        assert reason in last
+
+
+def test_packing_where_nothing_can_be_written(cli, tmp_path):
+    build(tmp_path / "d")
+    words = ("pack", "d", "--out", "/proc/all.h5", "--compression", "gzip")
+    # No text of HDF5's own.
+    expected = "error: cannot write /proc/all.h5: No such file or directory\n"
+    assert cli(*words, code=2).stderr == expected

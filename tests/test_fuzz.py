@@ -44,9 +44,12 @@ import pytest
 from threedident import store
 from threedident.baselines.experiment import load_experiment
 from threedident.datasets import published
+from threedident.datasets.convert import to_published, to_shards
+from threedident.datasets.describe import describe, lines
+from threedident.datasets.interchange import export
 from threedident.datasets.packed import pack
 from threedident.datasets.reading import open_source
-from threedident.datasets.verify import verify
+from threedident.datasets.verify import verify, verify_any
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, ThreeDIdentError, UsageError
 from threedident.latents import load_raw_latents
@@ -535,7 +538,43 @@ def read_dataset(root: Path) -> None:
 
 
 def read_packed(root: Path) -> None:
-    each(lambda: look_through(root / "packed.h5"), lambda: say("info", root / "packed.h5"))
+    read_form(root / "packed.h5")
+
+
+def read_form(path: Path) -> None:
+    """As the commands do that look at a dataset which is not in shards."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        each(
+            lambda: look_through(path),
+            lambda: lines(describe(path)),
+            lambda: verify_any(path),
+            lambda: back_to_shards(path, Path(folder)),
+        )
+
+
+def back_to_shards(path: Path, out: Path) -> None:
+    with open_source(path) as source:
+        to_shards(source, out)
+
+
+def make_described(root: Path) -> None:
+    """A published layout that says what made it."""
+    make_other(root, to_published)
+
+
+def make_other(root: Path, write: Callable[..., object], *words: str) -> None:
+    with contextlib.redirect_stderr(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+        make_dataset(Path(folder))
+        with open_source(folder) as source:
+            write(source, root, *words)
+
+
+def make_tar(root: Path) -> None:
+    make_other(root, export, "webdataset")
+
+
+def make_parquet(root: Path) -> None:
+    make_other(root, export, "parquet")
 
 
 def make_preset(root: Path) -> None:
@@ -769,7 +808,10 @@ PLAIN = {
     "compressed pairs": Reader(make_pairs, read_dataset, 30),
     "packed file": Reader(make_packed, read_packed, 40),
     "compressed packed file": Reader(make_packed_gzip, read_packed, 20),
-    "published layout": Reader(make_published, look_through, 40),
+    "published layout": Reader(make_published, read_form, 40),
+    "described layout": Reader(make_described, read_form, 40),
+    "tar files": Reader(make_tar, read_form, 40, "**/*.[jt]*"),
+    "Parquet": Reader(make_parquet, read_form, 40, "**/*.[jp]*"),
     "preset": Reader(make_preset, read_preset, 50),
     "latents": Reader(make_latents, read_latents, 40),
     "mesh": Reader(make_mesh, read_mesh, 30),

@@ -423,7 +423,7 @@ def test_parquet_without_pyarrow(tmp_path, monkeypatch, made):
 def test_arguments(tmp_path, cli, made):
     for options, message in (
         ({"form": "zip"}, "form must be one of webdataset, parquet"),
-        ({"form": "webdataset", "split": "val"}, "split must be one of train, validation, test"),
+        ({"form": "webdataset", "split": "all"}, "split must be one of train, val, test"),
         ({"form": "webdataset", "shard_size": 0}, "at least 1"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -438,5 +438,8 @@ def test_arguments(tmp_path, cli, made):
         done = CliRunner().invoke(main, [*words, form, option, value])
         assert (done.exit_code, done.output) == (2, f"error: --to {form} takes no {option}\n")
     said = cli(*words, "webdataset", "--split", "test").stdout
-    assert said == "wrote out: 23 images\n"
+    assert said.splitlines()[0] == "wrote out: 23 images"
+    assert "3dident verify out" in said
     assert (tmp_path / "out/data/test-000000.tar").exists()
+    cli(*words[:2], "--out", "val", "--to", "webdataset", "--split", "val")
+    assert (tmp_path / "val/data/validation-000000.tar").exists()

@@ -41,8 +41,10 @@ def releases(tmp_path_factory):
 
 @pytest.fixture
 def copy(releases, tmp_path):
-    """A layout of ours, to be changed."""
-    return shutil.copytree(releases["3dident"], tmp_path / "copy")
+    """A layout, to be changed; as the published one, it does not say what made it."""
+    copy = shutil.copytree(releases["3dident"], tmp_path / "copy")
+    (copy / "3dident.json").unlink()
+    return copy
 
 
 def verdict(said):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 EXIT_INTERRUPTED = 130
+DEFAULT_DATASET = Path("data/3dident")
 MOST_IMAGES = 100_000_000
 
 
@@ -544,6 +545,7 @@ def render(
         if estimate:
             _estimate(dataset, total, settings, options, given)
             return
+        dataset.record_wanted(total)
         try:
             how = cluster.render if cluster else render_here
             summary = render_dataset(dataset, total, settings, options, how)
@@ -624,19 +626,64 @@ def _report(dataset: DatasetDir, summary: Summary, again: str) -> None:
     click.echo(f"look at it: 3dident preview {shlex.quote(str(dataset.root))}")
 
 
+def _or_default_dataset(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Any:
+    if value is not None or ctx.resilient_parsing:
+        return value
+    if DEFAULT_DATASET.exists():
+        return DEFAULT_DATASET
+    raise click.UsageError(
+        f"Missing argument 'DATASET', and there is no {DEFAULT_DATASET} to take instead: name a "
+        "dataset, or make one with `3dident render`.",
+        ctx,
+    )
+
+
+_dataset_argument = click.argument(
+    "dataset", type=PATH, required=False, callback=_or_default_dataset
+)
+_split_option = click.option(
+    "--split", metavar="NAME", help="train, val or test: of an export with several splits."
+)
+
+
 @main.command()
-@click.argument("dataset", type=PATH)
-@click.option("--out", type=PATH, help="The picture.  [default: DATASET/preview.png]")
-@click.option("--count", type=click.IntRange(1, 400), default=25, show_default=True)
-def preview(dataset: Path, out: Path | None, count: int) -> None:
-    """Write a contact sheet of a dataset's first images."""
+@_dataset_argument
+@click.option(
+    "--out",
+    type=PATH,
+    help="The picture.  [default: preview.png in a directory of shards; for the other forms beside "
+    "them, e.g. train.png for train.h5]",
+)
+@click.option(
+    "--n",
+    "--count",
+    "count",
+    type=click.IntRange(1, 400),
+    default=25,
+    show_default=True,
+    help="Images.",
+)
+@_split_option
+def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> None:
+    """Write a contact sheet of a dataset's first images.
+
+    DATASET, in any form, defaults to data/3dident.
+    """
     from threedident.datasets.reading import open_source, read_images
     from threedident.render.figures import contact_sheet
 
-    with open_source(dataset) as source:
-        count = min(count, len(source))
+    with open_source(dataset, split) as source:
+        count, form = min(count, len(source)), source.form
         images = read_images(source, range(count))
-    target = out or (dataset / "preview.png" if dataset.is_dir() else dataset.with_suffix(".png"))
+    if out is not None:
+        target = out
+    elif form == "shards":
+        target = dataset / "preview.png"
+    elif dataset.is_file():
+        target = dataset.with_suffix(".png")
+    else:  # what was published, or exported, stays as it is
+        names = [dataset.resolve().name, *([split] if split else []), "preview.png"]
+        target = dataset.resolve().with_name("-".join(names))
     _save_figure(contact_sheet(images, [f"{i}" for i in range(count)]), target)
 
 
@@ -786,100 +833,98 @@ def _save_figure(figure: Any, target: Path) -> None:
 
 
 @main.command()
-@click.argument("dataset", type=PATH)
-def info(dataset: Path) -> None:
-    """Say what a dataset is: its settings, factors and size."""
-    from threedident.datasets.reading import open_source
-    from threedident.store import MANIFEST, DatasetDir
+@_dataset_argument
+@_split_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def info(dataset: Path, split: str | None, as_json: bool) -> None:
+    """Say what a dataset is: its settings, factors and size; and whether images are missing.
 
-    if (dataset / MANIFEST).exists():
-        directory = DatasetDir.open(dataset)
-        manifest = directory.manifest
-        shards = directory.shards()
-        have = sum(interval.count for interval in shards)
-        size = sum(path.stat().st_size for path in shards.values())
-        form = f"{len(shards)} shards of up to {manifest.shard_size}, {size / 1e6:.1f} MB"
-    else:
-        with open_source(dataset) as source:
-            found, have = source.manifest, len(source)
-            side = source.image(0).shape[0]
-        if found is None:
-            click.echo(f"{dataset}: {have} images of {side} x {side}, published layout (PNG)")
-            return
-        manifest, form = found, f"packed, {dataset.stat().st_size / 1e6:.1f} MB"
-    click.echo(f"{dataset}: {have} images of {manifest.resolution} x {manifest.resolution}, {form}")
-    settings, engine = manifest.settings, manifest.engine
-    preset = manifest.preset
-    if preset is None:
-        click.echo("imported from the published layout: what rendered it is not recorded")
+    DATASET, in any form, defaults to data/3dident. Nothing is checked: see `3dident verify`.
+    """
+    import json
+
+    from threedident.datasets.describe import describe, lines
+
+    about = describe(dataset, split)
+    if as_json:
+        click.echo(json.dumps(about, indent=2))
         return
-    click.echo(f"preset     {preset.name}: {preset.shape}, {preset.material}, hue {preset.hue}")
-    seeded = f"{settings['split']} split, seed {settings['seed']}"
-    if settings["latents"]["source"] == "file":
-        seeded = "given in a file"
-    click.echo(f"latents    {seeded}")
-    if manifest.pair_process:
-        click.echo(f"pairs      images 2i and 2i + 1, z~ from {manifest.pair_process.conditional}")
-    click.echo(
-        f"engine     {engine['name']} {engine['version']} on {engine['device']}, "
-        f"quality {engine['quality']} (recipe {engine['recipe']})"
-    )
-    click.echo(f"made       {manifest.created} by threedident {manifest.toolkit}")
-    click.echo(f"command    {manifest.command}")
-    for reason in preset.ambiguities():
-        click.echo(f"not injective: {reason}")
-    click.echo(f"\n{'factor':<20}{'group':<11}{'scene range':<22}{'best R2':<9}")
-    for row in manifest.as_dict()["factors"]:
-        low, high = row["scene_range"]
-        span = f"{low:.4g} to {high:.4g} {row['unit']}"
-        if row["fixed_raw"] is not None:
-            span = f"fixed at raw {row['fixed_raw']:g}"
-        best = "" if row["best_r2"] is None else f"{row['best_r2']:.4f}"
-        click.echo(f"{row['name']:<20}{row['group']:<11}{span:<22}{best:<9}")
+    for line in lines(about):
+        click.echo(line)
 
 
 @main.command()
-@click.argument("dataset", type=PATH)
-@click.option("--n", "count", type=click.IntRange(1), help="How many images there should be.")
-def verify(dataset: Path, count: int | None) -> None:
-    """Check a dataset: every shard readable, complete, unchanged, with the right latents."""
-    from threedident.datasets.verify import verify as check
-    from threedident.store import DatasetDir
+@_dataset_argument
+@click.option(
+    "--n",
+    "count",
+    type=click.IntRange(1),
+    help="How many images there should be.  [default: as many as were asked for, where recorded]",
+)
+@_split_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def verify(dataset: Path, count: int | None, split: str | None, as_json: bool) -> None:
+    """Check a dataset: every image readable, complete, unchanged, with the right latents.
 
-    directory = DatasetDir.open(dataset)
-    report = check(directory, count)
-    click.echo(f"{dataset}: {report.images} images in good shards, the last is {report.last}")
-    if count is None and not report.missing:
-        click.echo("whether there should be more after it is not recorded: --n says how many")
+    DATASET, in any form, defaults to data/3dident. Says what its form lets one check, and what
+    not. Exits with 1 if anything is wrong.
+    """
+    import json
+
+    from threedident.datasets.describe import count_of
+    from threedident.datasets.verify import verify_any
+    from threedident.shards import name_stretches
+
+    report = verify_any(dataset, count, split)
+    if as_json:
+        click.echo(json.dumps({"dataset": str(dataset), **report.as_dict()}, indent=2))
+        raise SystemExit(not report.good)
+    click.echo(
+        f"{dataset}: {count_of(report.images, report.wanted)} images are good, the last there is "
+        f"{report.last}"
+    )
+    for line in report.checked:
+        click.echo(f"checked: {line}")
+    for line in report.unchecked:
+        click.echo(f"not checked: {line}")
     if len(report.devices) > 1:
         click.echo(f"rendered on more than one kind of device: {', '.join(sorted(report.devices))}")
     for fault in report.faults:
         click.echo(f"fault: {fault}", err=True)
-    for first, last in report.missing:
-        click.echo(f"missing: images {first} to {last}", err=True)
-    if report.faults or report.missing:
-        cure = "`3dident render` with the settings it was made with renders that again"
-        if directory.manifest.preset is None:
-            cure = "import it again from the published layout it came from"
-        click.echo(f"error: the dataset is not whole; {cure}", err=True)
+    if report.missing:
+        click.echo(f"missing: {name_stretches(report.missing, most=1000)}", err=True)
+    if not report.good:
+        click.echo(f"error: the dataset is not whole; {report.cure}", err=True)
         raise SystemExit(1)
     click.echo("all is well")
 
 
 @main.command()
-@click.argument("dataset", type=PATH)
-def stats(dataset: Path) -> None:
-    """Print mean and standard deviations, with their definitions; rewrite stats.json."""
+@_dataset_argument
+@_split_option
+def stats(dataset: Path, split: str | None) -> None:
+    """Print mean and standard deviations, with their definitions, as JSON.
+
+    DATASET, in any form, defaults to data/3dident. Rewrites stats.json of a directory of shards.
+    """
     import json
 
+    from threedident.datasets.checking import measure
+    from threedident.datasets.reading import find_form, open_source
     from threedident.store import DatasetDir
 
-    directory = DatasetDir.open(dataset)
-    try:
-        found = directory.write_stats()
-    except DatasetError as error:
-        found = directory.compute_stats()
-        click.echo(f"stats.json is not rewritten: {error}", err=True)
+    if find_form(dataset) == "shards" and split is None:
+        directory = DatasetDir.open(dataset)
+        try:
+            found = directory.write_stats()
+        except DatasetError as error:
+            found = directory.compute_stats()
+            click.echo(f"stats.json is not rewritten: {error}", err=True)
+    else:
+        with open_source(dataset, split) as source:
+            found = source.stats() or {}
+            if "definitions" not in found:  # little or nothing is recorded
+                found = measure(source)
     click.echo(json.dumps(found, indent=2))
 
 
@@ -991,13 +1036,28 @@ def pairs(
 @click.argument("dataset", type=PATH)
 @click.option("--out", type=PATH, required=True, help="The file, e.g. train.h5.")
 @click.option("--compression", metavar="NAME", help="none or gzip.  [default: the dataset's]")
-def pack(dataset: Path, out: Path, compression: str | None) -> None:
-    """Join a dataset's shards into one HDF5 file."""
-    from threedident.datasets.packed import pack as join
-    from threedident.store import DatasetDir
+@_split_option
+def pack(dataset: Path, out: Path, compression: str | None, split: str | None) -> None:
+    """Join a dataset, in any form, into one HDF5 file.
 
-    count = join(DatasetDir.open(dataset), out, compression=compression)
-    click.echo(f"wrote {out}: {count} images")
+    What made it is kept, and checksums: `3dident convert --to shards` brings back the directory.
+    """
+    from threedident.datasets.packed import pack as join
+    from threedident.datasets.reading import open_source
+
+    with open_source(dataset, split) as source:
+        count = join(source, out, compression=compression)
+        wanted = source.wanted()
+    _say_written(out, count, wanted)
+
+
+def _say_written(out: Path, count: int, wanted: int | None, split: str | None = None) -> None:
+    """Says what was written, and how to look at it."""
+    from threedident.datasets.describe import count_of
+
+    click.echo(f"wrote {out}: {count_of(count, wanted)} images")
+    what = shlex.quote(str(out)) + (f" --split {split}" if split else "")
+    click.echo(f"look at it: 3dident preview {what}; check it: 3dident verify {what}")
 
 
 @main.command()
@@ -1011,16 +1071,20 @@ def pack(dataset: Path, out: Path, compression: str | None) -> None:
     help="published: images/*.png, raw_latents.npy, latents.npy. shards: a dataset directory. "
     "webdataset: tar files. parquet: Parquet with image bytes, as Hugging Face datasets has it.",
 )
-@click.option("--compression", metavar="NAME", help="Of shards: none or gzip.  [default: none]")
+@click.option(
+    "--compression", metavar="NAME", help="Of shards: none or gzip.  [default: as it was, or none]"
+)
 @click.option(
     "--shard-size",
     type=click.IntRange(1),
-    help="Images to a file.  [default: 100 for shards, about 240 MB for webdataset and parquet]",
+    help="Images to a file.  [default: for shards as they were, or 100; about 240 MB for "
+    "webdataset and parquet]",
 )
 @click.option(
     "--split",
-    type=click.Choice(["train", "validation", "test"]),
-    help="What webdataset and parquet call it.  [default: the dataset's split, or train]",
+    type=click.Choice(["train", "val", "validation", "test"]),
+    help="Which split of an export is read, where it has several; and what webdataset and parquet "
+    "call it.  [default: the dataset's split, or train]",
 )
 def convert(
     dataset: Path,
@@ -1030,38 +1094,46 @@ def convert(
     shard_size: int | None,
     split: str | None,
 ) -> None:
-    """Write a dataset in another form, or read the published layout, without loss.
+    """Write a dataset in another form, from any form, without loss.
 
-    webdataset and parquet come with a dataset card; several splits can share OUT. Run the same
-    command again after any interruption: it goes on where it was stopped.
+    What made it goes along, so that --to shards brings back a directory that `3dident render`
+    goes on with. webdataset and parquet come with a dataset card; several splits can share OUT.
+    Run the same command again after any interruption: it goes on where it was stopped.
     """
+    from threedident.datasets import card
     from threedident.datasets import convert as conversion
-    from threedident.datasets.reading import PublishedSource, open_source
+    from threedident.datasets.reading import find_form, open_source
 
     if out.resolve() == dataset.resolve():
         raise UsageError("--out must be another directory than the dataset's")
-    takes = {"published": set(), "shards": {"--compression", "--shard-size"}}
+    exports = form in ("webdataset", "parquet")
+    several = find_form(dataset) == "export" and len(card.records(dataset)) > 1
+    takes = {"--shard-size"} if exports else set()
+    takes |= {"--split"} if exports or several else set()
+    takes |= {"--compression", "--shard-size"} if form == "shards" else set()
     for option, value in {
         "--compression": compression,
         "--shard-size": shard_size,
         "--split": split,
     }.items():
-        if value is not None and option not in takes.get(form, {"--shard-size", "--split"}):
+        if value is not None and option not in takes:
             raise UsageError(f"--to {form} takes no {option}")
-    with open_source(dataset) as source:
+    written = None
+    with open_source(dataset, split if several else None) as source:
         if form == "published":
             count = conversion.to_published(source, out)
-        elif form in ("webdataset", "parquet"):
+        elif exports:
             from threedident.datasets.interchange import export as write
+            from threedident.datasets.interchange import split_of
 
             count = write(source, out, form, split=split, shard_size=shard_size)
-        elif isinstance(source, PublishedSource):
-            count = conversion.from_published(
+            written = split_of(source, split) if len(card.records(out)) > 1 else None
+        else:
+            count = conversion.to_shards(
                 source, out, shard_size=shard_size, compression=compression
             )
-        else:
-            raise UsageError(f"{dataset} is no published layout: only that converts to shards")
-    click.echo(f"wrote {out}: {count} images")
+        wanted = source.wanted()
+    _say_written(out, count, wanted, written)
 
 
 @main.command()
@@ -1153,9 +1225,25 @@ def download(
 @click.option(
     "--engine", default="direct", show_default=True, metavar="NAME", help="cycles or direct."
 )
-@click.option("--quality", default="standard", show_default=True, metavar="LEVEL")
-@click.option("--workers", type=click.IntRange(1), help="Render processes.")
-@click.option("--device", default="auto", show_default=True, metavar="KIND")
+@click.option(
+    "--quality",
+    default="standard",
+    show_default=True,
+    metavar="LEVEL",
+    help="Of the renders: draft, standard or reference (the published settings).",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Render processes.  [default: one per processor, or per GPU]",
+)
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="KIND",
+    help="For the renders: auto, cpu, cuda, optix, hip, metal or oneapi.",
+)
 def compare_release(
     dataset: Path,
     count: int,
@@ -1797,19 +1885,45 @@ def presets(name: str | None) -> None:
         low, high = preset.ranges[factor]
         held = f", fixed at raw {preset.fixed[factor]:g}" if factor in preset.fixed else ""
         best = f", best R2 {preset.best_r2[factor]:.4f}" if factor in preset.best_r2 else ""
+        if not held and not best:
+            best = ", best R2 -"
         click.echo(f"  {factor:<20}{low:8.4f} to {high:.4f}{held}{best}")
+    unknown = [f for f in FACTOR_NAMES if f not in preset.fixed and f not in preset.best_r2]
+    if unknown:
+        click.echo(
+            f"best R2 of {', '.join(unknown)} is not known: the preset's table best_r2 does not "
+            "give it"
+        )
+    if preset.best_r2:
+        click.echo("best R2 is of latents drawn uniformly, as `3dident render` draws them")
 
 
 @main.command()
-def doctor() -> None:
-    """Check what is installed, with versions, and say what to do about the rest."""
-    from threedident.doctor import examine
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def doctor(as_json: bool) -> None:
+    """Check what is installed, with versions, and say what to do about the rest.
+
+    With --json: `good`, and `findings` with `name`, `state` (ok, missing or broken), `detail`
+    and `extra`.
+    """
+    import dataclasses
+    import json
+
+    from threedident.doctor import NAME_WIDTH, is_fault, look
 
     marks = {"ok": "ok     ", "missing": "-      ", "broken": "BROKEN "}
-    findings = examine()
-    for finding in findings:
-        click.echo(f"{marks[finding.state]}{finding.name:<16}{finding.detail}")
-    broken = [f for f in findings if f.state == "broken" or (f.state != "ok" and f.extra is None)]
+    if not as_json:
+        click.echo("loading what is installed, which takes some seconds")
+    findings = []
+    for finding in look():
+        findings.append(finding)
+        if not as_json:
+            click.echo(f"{marks[finding.state]}{finding.name:<{NAME_WIDTH}}{finding.detail}")
+    broken = [finding.name for finding in findings if is_fault(finding)]
+    if as_json:
+        document = {"good": not broken, "findings": [dataclasses.asdict(f) for f in findings]}
+        click.echo(json.dumps(document, indent=2))
+    elif broken:
+        click.echo(f"error: broken: {', '.join(broken)}", err=True)
     if broken:
-        click.echo(f"error: broken: {', '.join(f.name for f in broken)}", err=True)
         raise SystemExit(1)

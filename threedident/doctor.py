@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import platform
 import shutil
+from collections.abc import Iterator
 from importlib import metadata, util
 
 from threedident.errors import ThreeDIdentError
@@ -62,16 +63,31 @@ class Finding:
     extra: str | None = None
 
 
-def examine() -> list[Finding]:
-    """Looks at everything the toolkit can use."""
-    findings = [Finding("threedident", "ok", toolkit_version()), _python()]
+#: Of the longest name, and a space beside it.
+NAME_WIDTH = 2 + max(len(name) for packages in PACKAGES.values() for name in packages)
+
+
+def look() -> Iterator[Finding]:
+    """Looks at everything the toolkit can use, and gives what it finds one by one."""
+    yield Finding("threedident", "ok", toolkit_version())
+    yield _python()
     for extra, packages in PACKAGES.items():
-        findings += [_package(name, module, extra) for name, module in packages.items()]
+        for name, module in packages.items():
+            yield _package(name, module, extra)
     if util.find_spec("bpy") is not None:
-        findings += _blender()
+        yield from _blender()
     usage = shutil.disk_usage(".")
-    findings.append(Finding("disk here", "ok", f"{usage.free / 1e9:.0f} GB free"))
-    return findings
+    yield Finding("disk here", "ok", f"{usage.free / 1e9:.0f} GB free")
+
+
+def examine() -> list[Finding]:
+    """All that `look` finds."""
+    return list(look())
+
+
+def is_fault(finding: Finding) -> bool:
+    """Whether the toolkit cannot do what it is installed for: an extra may be missing."""
+    return finding.state == "broken" or (finding.state != "ok" and finding.extra is None)
 
 
 def _python() -> Finding:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -61,14 +62,15 @@ def explaining_write_errors(path: Path) -> Iterator[None]:
         # HDF5 passes the system's errno on in its message alone, and not only in OSErrors.
         if isinstance(error, RuntimeError) and "errno = " not in text:
             raise
-        code = getattr(error, "errno", None)
+        said = re.search(r"errno = (\d+)", text)
+        code = getattr(error, "errno", None) or (int(said[1]) if said else None)
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
             raise DatasetError(
                 f"the disk is full: cannot write {path}. What is finished stays; make room and "
                 "run the same command again to continue"
             ) from error
-        if isinstance(error, OSError) and error.strerror:
-            text = error.strerror
+        if code:
+            text = os.strerror(code)
         raise DatasetError(f"cannot write {path}: {text}") from error
 
 

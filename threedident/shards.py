@@ -14,7 +14,7 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ FORMAT_VERSION = 1
 #: benchmarks/storage.py); gzip makes a dataset a fifth of the size.
 COMPRESSIONS = ("none", "gzip")
 ARRAYS = ("images", "raw_latents", "latents", "index")
+_CHECKED = ("images", "raw_latents", "latents")
 
 _NAME = re.compile(r"shard-(\d{8,})-(\d{5,})\.h5")
 _CHECKSUM = "sha256_"
@@ -87,23 +88,60 @@ def list_shards(root: Path) -> dict[Interval, Path]:
     return {interval: found[interval] for interval in taken}
 
 
+def gaps(shards: Iterable[Interval], total: int | None = None) -> list[tuple[int, int]]:
+    """The images that are missing between and before shards, first to last of each gap.
+
+    Args:
+        shards: by first image.
+        total: how many images there should be; None: those up to the last shard.
+    """
+    found, position = [], 0
+    for interval in shards:
+        if interval.first > position:
+            found.append((position, interval.first - 1))
+        position = max(position, interval.stop)
+    if total is not None and position < total:
+        found.append((position, total - 1))
+    return found
+
+
+def joined(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Stretches of images in order, those that touch made one."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(stretches):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def name_stretches(stretches: Sequence[tuple[int, int]], most: int = 10) -> str:
+    """Stretches of images in words: images 3, 10 to 19 and 40 to 41."""
+    words = [f"{a}" if a == b else f"{a} to {b}" for a, b in stretches[:most]]
+    if len(stretches) > most:
+        words.append(f"{len(stretches) - most} more stretches")
+    text = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    single = len(stretches) == 1 and stretches[0][0] == stretches[0][1]
+    return f"{'image' if single else 'images'} {text}"
+
+
 def require_complete(root: Path, shards: Iterable[Interval]) -> int:
     """How many images there are, if they run from image 0 on without a gap.
 
     Raises:
         DatasetError: images are missing, or there are none.
     """
-    position = 0
-    for interval in shards:
-        if interval.first != position:
-            raise DatasetError(
-                f"{root} lacks images {position} to {interval.first - 1}: run `3dident render` "
-                "with the settings it was made with to complete it"
-            )
-        position = interval.stop
-    if not position:
+    intervals = list(shards)
+    missing = gaps(intervals)
+    if missing:
+        raise DatasetError(
+            f"{root} lacks {name_stretches(missing)}: `3dident verify` says what else is wrong, "
+            "and `3dident render` with the settings it was made with completes it"
+        )
+    if not intervals:
         raise DatasetError(f"{root} holds no finished shard yet: run `3dident render`")
-    return position
+    return intervals[-1].stop
 
 
 def missing_intervals(
@@ -189,6 +227,107 @@ class ImageSums:
 def checksum(array: Array) -> str:
     """SHA-256 of an array's bytes in C order."""
     return hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What a shard says of its images, for the forms of a dataset that have no shards.
+
+    Attributes:
+        interval: which images they are.
+        checksums: SHA-256 of images, raw_latents and latents.
+        provenance: what rendered them, as in `write_shard`.
+        sums: of the images.
+    """
+
+    interval: Interval
+    checksums: Mapping[str, str]
+    provenance: Mapping[str, str]
+    sums: ImageSums
+
+    @classmethod
+    def of(cls, interval: Interval, attributes: Mapping[str, Any]) -> Part:
+        """That of a shard with these attributes.
+
+        Raises:
+            KeyError, TypeError, ValueError: one is missing or does not fit.
+        """
+        known = {"format", "fingerprint", *(_CHECKSUM + name for name in ARRAYS)}
+        provenance = {
+            name: value
+            for name, value in attributes.items()
+            if isinstance(value, str) and name not in known
+        }
+        checksums = {name: attributes[_CHECKSUM + name] for name in _CHECKED}
+        return cls(interval, checksums, provenance, _read_sums(attributes))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        sums = {name: np.asarray(value).tolist() for name, value in vars(self.sums).items()}
+        if math.isnan(self.sums.in_frame):
+            sums["in_frame"] = None
+        return {
+            "first": self.interval.first,
+            "count": self.interval.count,
+            "sha256": dict(self.checksums),
+            "provenance": dict(self.provenance),
+            "sums": sums,
+        }
+
+    def check(self, arrays: Mapping[str, Array], where: str) -> None:
+        """Checks that these are its images and latents; an error calls them `where`.
+
+        Raises:
+            DatasetError: they are not.
+        """
+        for name, digest in self.checksums.items():
+            if checksum(arrays[name]) != digest:
+                raise DatasetError(
+                    f"{where}: the checksum of {name} does not match the content of images "
+                    f"{self.interval.first} to {self.interval.stop - 1}"
+                )
+
+
+def parse_parts(data: Any, total: int) -> tuple[Part, ...]:
+    """The parts of a dataset of `total` images, from what their `as_dict` gave.
+
+    Raises:
+        KeyError, TypeError, ValueError: they are none, or not of these images.
+    """
+    parts, position = [], 0
+    for each in data:
+        interval = Interval(each["first"], each["count"])
+        if type(interval.first) is not int or type(interval.count) is not int:
+            raise TypeError("first and count of a shard are whole numbers")
+        if interval.first != position or interval.count < 1:
+            raise ValueError(f"the shard at image {position} is missing")
+        position = interval.stop
+        sums = dict(each["sums"])
+        if sums["in_frame"] is None:
+            sums["in_frame"] = math.nan
+        attributes = {f"sum_{name}": value for name, value in sums.items()}
+        for prefix, texts in ((_CHECKSUM, each["sha256"]), ("", each["provenance"])):
+            for name, text in dict(texts).items():
+                if not isinstance(text, str):
+                    raise TypeError(f"{name} of a shard is {text!r:.100}")
+                attributes[prefix + name] = text
+        part = Part.of(interval, attributes)
+        if part.sums.count != interval.count:
+            raise ValueError(f"the shard at image {interval.first} has sums of other images")
+        parts.append(part)
+    if position != total:
+        raise ValueError(f"the shards hold {position} images, not {total}")
+    return tuple(parts)
+
+
+def read_part(path: Path, interval: Interval) -> Part:
+    """What a shard says of its images.
+
+    Raises:
+        DatasetError: the file or an attribute is unreadable.
+    """
+    with open_hdf5(path) as file:
+        return Part.of(interval, read_attributes(file))
 
 
 def write_shard(
@@ -281,7 +420,22 @@ def open_hdf5(path: Path) -> Iterator[Any]:
     ) as error:
         if isinstance(error, ThreeDIdentError):
             raise
-        raise DatasetError(f"{path} is not a readable file of this toolkit: {error}") from error
+        raise DatasetError(f"{path} {_why_unreadable(path)} ({error})") from error
+
+
+def _why_unreadable(path: Path) -> str:
+    """What is wrong with a file that HDF5 does not read, and what to do."""
+    with contextlib.suppress(OSError):
+        if not path.exists():
+            return "is missing"
+        if parse_name(path.name):
+            return (
+                "is cut short or damaged: `3dident verify` names all such shards, and `3dident "
+                "render` with the settings of the dataset renders them again"
+            )
+        if not h5py.is_hdf5(path):
+            return "is no HDF5 file, or its beginning is damaged"
+    return "is cut short or damaged, or no file of this toolkit"
 
 
 def write_text(file: Any, name: str, text: str) -> None:
@@ -430,4 +584,6 @@ def _read_sums(attributes: Mapping[str, Any]) -> ImageSums:
     for sum_, limit in zip((sums.total, sums.squares, sums.deviations), limits, strict=True):
         if not (limit > 0 and (sum_ >= 0).all() and (sum_ <= limit).all()):
             raise ValueError(f"there are no images with such sums: {sums}")
+    if not (math.isnan(sums.in_frame) or 0 <= sums.in_frame <= sums.count):
+        raise ValueError(f"there are no images with such sums: {sums}")
     return sums

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -9,7 +10,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ FORMAT = "3dident"
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
 STATS = "stats.json"
+WANTED = "wanted.json"
+LOCK = ".lock"
 GIVEN_LATENTS = "given_raw_latents"
 LOGS = "logs"
 
@@ -279,10 +282,10 @@ def differences(
 class DatasetDir:
     """A dataset directory, opened."""
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
+    def __init__(self, root: Path, manifest: Manifest, given: Float32 | None = None) -> None:
         self.root = root
         self.manifest = manifest
-        self._given: Float32 | None = None
+        self._given = given
 
     @classmethod
     def open(cls, root: str | Path) -> DatasetDir:
@@ -304,6 +307,7 @@ class DatasetDir:
         about: Mapping[str, Any] | None = None,
         given: Float32 | None = None,
         any_device: bool = False,
+        kept: Manifest | None = None,
     ) -> DatasetDir:
         """A new dataset with these settings, or the one that is there if it has them.
 
@@ -317,6 +321,7 @@ class DatasetDir:
             about: as in `Manifest`.
             given: the raw latents, if they do not come from the seed.
             any_device: whether a dataset made on another kind of device may be continued.
+            kept: the manifest that another form of the dataset has kept, written as it is.
 
         Raises:
             DatasetError: the directory holds something else, or a dataset with other
@@ -344,7 +349,7 @@ class DatasetDir:
                 ):
                     np.save(file, given)
             size = shard_size or default_shard_size(settings["resolution"])
-            manifest = Manifest.new(settings, size, compression or "none", about or {})
+            manifest = kept or Manifest.new(settings, size, compression or "none", about or {})
             create_json(root / MANIFEST, manifest.as_dict())
         dataset = cls.open(root)
         dataset._refuse_other(settings, shard_size, compression, any_device=any_device)
@@ -403,11 +408,28 @@ class DatasetDir:
         elif source["source"] == "imported":
             raise DatasetError(f"{self.root} was imported: its latents are in its shards alone")
         else:
-            if self._given is None:
-                self._given = self._read_given(source["sha256"])
-            raw = self._given[list(indices)]
+            numbers = list(indices)
+            given = self.given_latents()
+            assert given is not None
+            if numbers and max(numbers) >= len(given):
+                raise DatasetError(
+                    f"{self.root} was made from {len(given)} given latents: there is none for "
+                    f"image {max(numbers)}"
+                )
+            raw = given[numbers]
         preset = self.manifest.preset
         return preset.hold_fixed(raw) if preset else raw
+
+    def given_latents(self) -> Float32 | None:
+        """The raw latents that were given to render, (N, 10), in full; None where none were.
+
+        Raises:
+            DatasetError: the file that holds them is missing or has been changed.
+        """
+        source = self.manifest.settings["latents"]
+        if source["source"] == "file" and self._given is None:
+            self._given = self._read_given(source["sha256"])
+        return self._given
 
     def _read_given(self, digest: str) -> Float32:
         path = _given_path(self.root, digest)
@@ -425,20 +447,83 @@ class DatasetDir:
         Raises:
             DatasetError: they are not.
         """
+        where = str(self.root / shard.interval.file_name)
+        self.check_rows(shard.interval, shard.raw_latents, shard.latents, where)
+
+    def check_rows(self, interval: Interval, raw: Float32, scene: Float32, where: str) -> None:
+        """Checks that these are the raw latents and latents of some images by the settings.
+
+        Raises:
+            DatasetError: they are not; `where` is what the error calls them.
+        """
         preset = self.manifest.preset
         if preset is None:  # an imported dataset has no other record of them
             return
-        raw = self.raw_latents(shard.interval.indices)
-        for name, expected, found in (
-            ("raw_latents", raw, shard.raw_latents),
-            ("latents", preset.to_scene(raw), shard.latents),
+        expected = self.raw_latents(interval.indices)
+        for name, right, found in (
+            ("raw_latents", expected, raw),
+            ("latents", preset.to_scene(expected), scene),
         ):
-            if not np.array_equal(expected, found):
-                row = shard.interval.first + int(np.argwhere((expected != found).any(1))[0, 0])
+            if not np.array_equal(right, found):
+                row = interval.first + int(np.argwhere((right != found).any(1))[0, 0])
                 raise DatasetError(
-                    f"{self.root / shard.interval.file_name}: the {name} of image {row} are not "
-                    "those that the dataset's settings give"
+                    f"{where}: the {name} of image {row} are not those that the dataset's "
+                    "settings give"
                 )
+
+    def wanted(self) -> int | None:
+        """The largest number of images that this directory was ever asked to hold.
+
+        None where it is not recorded: in datasets of older versions, or not rendered here.
+
+        Raises:
+            DatasetError: the record is damaged.
+        """
+        path = self.root / WANTED
+        if not path.exists():
+            return None
+        advice = "remove it; the next `3dident render` writes it again"
+        try:
+            data = read_json(path)
+        except DatasetError as error:
+            raise DatasetError(f"{error}: {advice}") from error
+        count = data.get("images") if isinstance(data, dict) else None
+        if type(count) is not int or count < 1:
+            raise DatasetError(f"{path} is damaged, it holds no number of images: {advice}")
+        return count
+
+    def record_wanted(self, count: int) -> None:
+        """Records that the directory shall hold its first `count` images; it never shrinks.
+
+        Members of a job array may call this at once.
+
+        Raises:
+            DatasetError: the record is damaged, or cannot be written.
+        """
+        if count <= (self.wanted() or 0):
+            return
+        with self._locked():
+            if count > (self.wanted() or 0):
+                write_json(self.root / WANTED, {"images": count})
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Holds the directory's small files for this process; waits while another has them.
+
+        The kernel takes the lock from a process that is killed. Where the system or the disk
+        has no locks, nothing is held.
+        """
+        path = self.root / LOCK
+        with explaining_write_errors(path):
+            file = path.open("a")
+        with file:
+            try:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except (ImportError, OSError):
+                pass
+            yield
 
     def shards(self) -> dict[Interval, Path]:
         """The shard files, by first image."""
