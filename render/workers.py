@@ -34,7 +34,7 @@ from threedident.render.processes import ChildProcess, wait_for_close
 Array = npt.NDArray[Any]
 
 MAX_ATTEMPTS = 3
-#: A worker is replaced after so many images. Its memory is flat (see the README), so this
+#: A worker is replaced after so many images. Its memory is flat (docs/rendering.md), so this
 #: only guards against what a new Blender or driver may leak; starting one takes a second.
 IMAGES_PER_WORKER = 1000
 #: Seconds without a finished image after which a worker counts as hung.

@@ -44,9 +44,8 @@ REPLACED = (
     (r"\$SLURM_ARRAY_TASK_ID", "0"),
     (r"/shared/", "shared/"),
     (r"data/release/3dident_test/3dident/test", "data/png"),
-    (r"\bENTRY\b", "our-encoder"),
     (r"--scale cpu", "--scale smoke"),
-    (r"(examples/train.py .*) \d+$", r"\1 2"),
+    (r"(examples/(?:train|factors).py .*) \d+$", r"\1 2"),
 )
 _FEW_STEPS = "--set training.steps=2 --set training.batch_size=8 --threads 1"
 #: What is added to a command of ours. Of an option that is repeated, the last one counts.
@@ -383,6 +382,86 @@ def test_commands_in_sentences_exist(page):
             known |= {name for option in command.params for name in option.secondary_opts}
             options = {word.partition("=")[0] for word in rest if word.startswith("--")}
             assert options <= known | {"--help", "--version"}, span
+
+
+def test_the_readme_is_short_and_begins_with_commands_that_run():
+    readme = ROOT / "README.md"
+    assert len(readme.read_text("utf-8").splitlines()) <= 200
+    first = blocks(readme)[0]
+    assert first.language == "bash"
+    assert first.title != "not run here"
+    install, *ours = commands(first)
+    assert install[:2] == ["pip", "install"]
+    assert [words[:2] for words in ours] == [
+        ["3dident", name] for name in ("render", "render", "train", "evaluate")
+    ]
+    for words in ours:
+        assert not matching((*COSTLY, *ELSEWHERE), words[1:])
+    # What the commands read is what those before them write, so nothing is taken for granted.
+    written: set[str] = set()
+    for words in ours:
+        read = {words[n + 1] for n, word in enumerate(words) if word in ("--data", "--test")}
+        read |= {re.split(r"=|/encoder", word)[1] for word in words if word.startswith("reference")}
+        assert read <= written
+        written.add(words[words.index("--out") + 1])
+
+
+def test_every_link_of_the_readme_leads_to_a_file_and_a_heading():
+    """It is no page of the site, whose links mkdocs checks."""
+    links = re.findall(r"\]\(([^):]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    assert len(links) > 20
+    for link in links:
+        name, _, anchor = link.partition("#")
+        assert (ROOT / name).is_file(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", (ROOT / name).read_text("utf-8"), re.M)
+            slugs = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert anchor in slugs, link
+
+
+def test_the_readme_quotes_the_least_favourable_recorded_figures():
+    results = ROOT / "benchmarks" / "results"
+    recorded = json.loads((results / "bench.json").read_text())["benchmarks"]
+
+    def figure(benchmark: str, case: str, name: str) -> float:
+        rows = recorded[benchmark]["rows"]
+        return next(r["figure"] for r in rows if (r["case"], r["name"]) == (case, name))
+
+    alone = {
+        f"{row['engine']}, {row['quality']}": row
+        for row in json.loads((results / "render.json").read_text())["rows"]
+    }
+
+    def least(slow: str, quick: str) -> float:
+        return min(
+            figure("render", "image", slow) / figure("render", "image", quick),
+            alone[slow]["cpu_seconds_per_image"] / alone[quick]["cpu_seconds_per_image"],
+        )
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| ([^|]*) \| .* \| (.*) \| \[", text, re.M))
+    blender = rows["Blender, quality `standard`"]
+    direct = rows["`direct`, quality `standard`"]
+    assert f"{least('cycles, reference', 'cycles, standard'):.0f} times less" in blender
+    assert f"{least('cycles, standard', 'direct, standard'):.1f} times less" in direct
+    assert f"{least('cycles, standard', 'direct, standard'):.1f} times less" in " ".join(
+        text[text.index("No Blender?") :].split()
+    )
+    for engine, quoted in (("cycles", blender), ("direct", direct)):
+        row = alone[f"{engine}, standard"]
+        assert f"{row['psnr_mean_db']:.1f}" in quoted
+        assert f"{row['psnr_worst_db']:.1f}" in quoted
+    plain, ours = (figure("storage", "random reads", n) for n in ("PNG files", "contiguous (none)"))
+    assert f"{ours / plain:.0f} times" in rows["reading single images"]
+    slower = [
+        figure("scoring", f"{metric}, 25,000 samples", "ours")
+        / figure("scoring", f"{metric}, 25,000 samples", baseline)
+        for metric, baseline in (
+            ("R2", "scikit-learn"),
+            ("MCC", "numpy.corrcoef, scipy's assignment"),
+        )
+    ]
+    assert "{:.1f} and {:.1f} times *slower*".format(*slower) in rows["linear R2 and MCC"]
 
 
 def test_no_row_of_the_tables_is_idle():
