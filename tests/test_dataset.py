@@ -263,7 +263,8 @@ def test_batches_of_batches_are_refused(forms):
 
 def test_a_single_shard_is_called_one(forms):
     shard = next(iter(list_shards(forms["shards"]).values()))
-    with pytest.raises(DatasetError, match=f"is one shard of a dataset: give its directory, {forms['shards']}"):
+    said = f"is one shard of a dataset: give its directory, {forms['shards']}"
+    with pytest.raises(DatasetError, match=said):
         ThreeDIdent(shard)
 
 
