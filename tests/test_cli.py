@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from conftest import command
@@ -64,6 +65,18 @@ def test_every_command_explains_itself(cli):
         done = subprocess.run([*words, "--version"], capture_output=True, text=True, check=True)
         assert done.stdout.strip().endswith("0.1.0")
     assert "No such command" in cli("rendr", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["info", "verify", "stats", "preview", "pack", "convert", "doctor", "compare-release"],
+)
+def test_every_option_of_the_commands_that_look_at_datasets_has_words(cli, name):
+    options = [p for p in main.commands[name].params if isinstance(p, click.Option)]
+    assert [option.name for option in options if not option.help] == []
+    for option in options:
+        if option.name == "workers":
+            assert "[default: " in option.help
 
 
 def test_doctor(cli):

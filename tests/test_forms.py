@@ -436,6 +436,8 @@ def test_pixels_that_are_not_what_they_were_are_found_in_every_form(cli, tmp_pat
     assert "12 images are good, the last there is 11" in good
     assert "checked: images and latents have the checksums of the shards that they were" in good
     assert "checked: latents are those that the settings give" in good
+    assert "checked: how many images there are, against the 12 wanted" in good
+    assert "missing: images 12 to 13\n" in cli("verify", there, "--n", 14, code=1).stderr
     damage(there)
     wrong = cli("verify", there, code=1)
     assert "7 of 12 images are good" in wrong.stdout
