@@ -193,7 +193,7 @@ def test_conversions_that_make_no_sense(cli, tmp_path, small_dataset):
         "another directory" in cli("convert", "d", "--to", "published", "--out", "d", code=2).stderr
     )
     refused = cli("info", next((tmp_path / "d").glob("shard-*")), code=2).stderr
-    assert "is one shard of a dataset: give its directory, " in refused
+    assert "is one shard of the dataset " in refused
     (tmp_path / "p/images").mkdir(parents=True)
     (tmp_path / "p/images/holiday.jpg").write_text("")
     refused = cli("convert", "d", "--to", "published", "--out", "p", code=2).stderr
