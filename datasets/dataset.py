@@ -64,7 +64,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         """Opens a dataset; which form it has is found out.
 
         Args:
-            root: a dataset directory, a packed file, or a folder in the published layout.
+            root: a dataset in any form, as `open_source` takes it.
             transform: of the PIL image.
             target_transform: of the latents, a float32 tensor (n,).
             factors: names of factors or groups, which choose and order the latents' columns;

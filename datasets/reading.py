@@ -457,7 +457,7 @@ def find_form(root: Path) -> str:
     if root.is_file():
         if parse_name(root.name):
             raise DatasetError(
-                f"{root} is one shard of a dataset: give its directory, {root.parent}"
+                f"{root} is one shard of the dataset {root.parent}: open that directory"
             )
         if root.suffix == ".json" and card.is_record(root):
             return "export"

@@ -212,4 +212,4 @@ def _note_wanted(report: Report) -> None:
             "recorded (--n says how many)"
         )
     else:
-        report.checked.append(f"{report.wanted} images were asked for")
+        report.checked.append(f"how many images there are, against the {report.wanted:,} wanted")

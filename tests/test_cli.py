@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from conftest import command
@@ -109,6 +110,18 @@ def test_guesses_of_a_new_user_work():
         "from threedident import *\n"
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["info", "verify", "stats", "preview", "pack", "convert", "doctor", "compare-release"],
+)
+def test_every_option_of_the_commands_that_look_at_datasets_has_words(cli, name):
+    options = [p for p in main.commands[name].params if isinstance(p, click.Option)]
+    assert [option.name for option in options if not option.help] == []
+    for option in options:
+        if option.name == "workers":
+            assert "[default: " in option.help
 
 
 def test_doctor(cli):

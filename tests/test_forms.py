@@ -193,7 +193,7 @@ def test_conversions_that_make_no_sense(cli, tmp_path, small_dataset):
         "another directory" in cli("convert", "d", "--to", "published", "--out", "d", code=2).stderr
     )
     refused = cli("info", next((tmp_path / "d").glob("shard-*")), code=2).stderr
-    assert "is one shard of a dataset: give its directory, " in refused
+    assert "is one shard of the dataset " in refused
     (tmp_path / "p/images").mkdir(parents=True)
     (tmp_path / "p/images/holiday.jpg").write_text("")
     refused = cli("convert", "d", "--to", "published", "--out", "p", code=2).stderr
@@ -436,6 +436,8 @@ def test_pixels_that_are_not_what_they_were_are_found_in_every_form(cli, tmp_pat
     assert "12 images are good, the last there is 11" in good
     assert "checked: images and latents have the checksums of the shards that they were" in good
     assert "checked: latents are those that the settings give" in good
+    assert "checked: how many images there are, against the 12 wanted" in good
+    assert "missing: images 12 to 13\n" in cli("verify", there, "--n", 14, code=1).stderr
     damage(there)
     wrong = cli("verify", there, code=1)
     assert "7 of 12 images are good" in wrong.stdout

@@ -1203,6 +1203,9 @@ def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset
     assert scores["submission"]["sha256"] == file_digest(tmp_path / "encoder.pt")
     assert list(scores["scores"]) == ["mcc"]
     published = run.describe_data(ThreeDIdent(tmp_path / "published"))
+    assert published["preset"] == "3dident"
+    (tmp_path / "published/3dident.json").unlink()  # the released dataset says less
+    published = run.describe_data(ThreeDIdent(tmp_path / "published"))
     assert published["preset"] is None
     assert len(published["fingerprint"]) == 64
     assert run.describe_data(ThreeDIdent(tmp_path / "published"))["images"] == 12

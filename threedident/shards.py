@@ -435,7 +435,7 @@ def _why_unreadable(path: Path) -> str:
             )
         if not h5py.is_hdf5(path):
             return "is no HDF5 file, or its beginning is damaged"
-    return "is cut short or damaged, or no file of this toolkit"
+    return "is not a readable file: cut short, damaged, or not of this toolkit"
 
 
 def write_text(file: Any, name: str, text: str) -> None:
