@@ -178,7 +178,7 @@ UNGUARDED = {
 
 
 @pytest.mark.parametrize(
-    ("what", "way"), [("images", "file"), ("images", "standard input"), ("pairs", "standard input")]
+    ("what", "way"), [("images", "file"), ("pairs", "file"), ("images", "standard input")]
 )
 def test_scripts_need_no_guard(tmp_path, what, way):
     code = (
