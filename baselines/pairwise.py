@@ -32,7 +32,7 @@ except ImportError:  # plain torch will do
 BACKENDS = ("auto", "numba", "torch")
 
 _NARROW = (torch.float16, torch.bfloat16)
-_CACHED = 1 << 18  # similarities of a block to a thread: two such arrays fit its cache
+_CACHED = 1 << 20  # similarities of a block on a processor
 _LARGE = 1 << 26  # on an accelerator
 
 # exp(s - largest s) below exp(these) is 0: none of 1e12 of them would change a sum, but processors
@@ -206,8 +206,7 @@ def _exp_rows(scores: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
 
 def _blocks(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
     """Rows of a, with room for two arrays (rows, M), which all blocks share."""
-    fits = _CACHED * torch.get_num_threads() if a.device.type == "cpu" else _LARGE
-    size = max(1, fits // len(b))
+    size = max(1, (_CACHED if a.device.type == "cpu" else _LARGE) // len(b))
     room = a.new_empty(2, min(size, len(a)), len(b))
     for start in range(0, len(a), size):
         rows = slice(start, min(start + size, len(a)))
