@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ from conftest import SMALL, command
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.shards import list_shards
+from threedident.store import DatasetDir
 
 RENDER = ("render", *SMALL, "--shard-size", 5)
 
@@ -93,6 +95,60 @@ def test_a_dataset_grows(cli, tmp_path, small_dataset):
     assert (tmp_path / "d/dataset.json").read_text() == manifest
     done = cli(*RENDER, "--n", 3, "--out", "d")
     assert "12 images, 0 of them new" in done.stdout
+
+
+def _ask_for(root: Path, counts: list[int]) -> None:
+    dataset = DatasetDir.open(root)
+    for count in counts:
+        dataset.record_wanted(count)
+
+
+def test_the_largest_number_of_images_ever_asked_for_is_recorded(cli, tmp_path, small_dataset):
+    root = tmp_path / "d"
+    shutil.copytree(small_dataset, root)
+    dataset = DatasetDir.open(root)
+    assert dataset.wanted() == 12
+    (root / "wanted.json").unlink()
+    assert dataset.wanted() is None  # as in datasets of older versions
+    manifest = (root / "dataset.json").read_text()
+    for asked, wanted in ((14, 14), (3, 14)):
+        cli(*RENDER, "--n", asked, "--out", "d")
+        assert dataset.wanted() == wanted
+    assert (root / "dataset.json").read_text() == manifest
+    # An estimate asks for nothing.
+    cli(*RENDER, "--n", 15, "--out", "d", "--estimate")
+    assert dataset.wanted() == 14
+    cli("verify", "d", "--n", 14)
+
+
+def test_members_of_a_job_array_lose_no_number_of_images(tmp_path, small_dataset):
+    root = tmp_path / "d"
+    shutil.copytree(small_dataset, root)
+    # Each asks for more and more; the largest of all comes from one of them alone.
+    processes = [
+        multiprocessing.get_context("fork").Process(
+            target=_ask_for, args=(root, list(range(100 + k, 400, 7)))
+        )
+        for k in range(4)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert DatasetDir.open(root).wanted() == 397
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"images": 0}', '{"images": true}', "{}"])
+def test_a_damaged_record_of_the_number_of_images_is_named(cli, tmp_path, small_dataset, text):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    (tmp_path / "d/wanted.json").write_text(text)
+    said = cli(*RENDER, "--n", 12, "--out", "d", code=2).stderr
+    assert "wanted.json" in said
+    assert "remove it" in said
+    (tmp_path / "d/wanted.json").unlink()
+    cli(*RENDER, "--n", 12, "--out", "d")
+    assert DatasetDir.open(tmp_path / "d").wanted() == 12
 
 
 def test_members_of_a_job_array(cli, tmp_path, small_dataset):

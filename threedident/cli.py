@@ -472,6 +472,7 @@ def render(
         if estimate:
             _estimate(dataset, total, settings, options, given)
             return
+        dataset.record_wanted(total)
         try:
             how = cluster.render if cluster else render_here
             summary = render_dataset(dataset, total, settings, options, how)

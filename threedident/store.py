@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import hashlib
@@ -9,7 +10,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ FORMAT = "3dident"
 FORMAT_VERSION = 1
 MANIFEST = "dataset.json"
 STATS = "stats.json"
+WANTED = "wanted.json"
+LOCK = ".lock"
 GIVEN_LATENTS = "given_raw_latents"
 LOGS = "logs"
 
@@ -411,6 +414,60 @@ class DatasetDir:
                     f"{self.root / shard.interval.file_name}: the {name} of image {row} are not "
                     "those that the dataset's settings give"
                 )
+
+    def wanted(self) -> int | None:
+        """The largest number of images that this directory was ever asked to hold.
+
+        None where it is not recorded: in datasets of older versions, or not rendered here.
+
+        Raises:
+            DatasetError: the record is damaged.
+        """
+        path = self.root / WANTED
+        if not path.exists():
+            return None
+        advice = "remove it; the next `3dident render` writes it again"
+        try:
+            data = read_json(path)
+        except DatasetError as error:
+            raise DatasetError(f"{error}: {advice}") from error
+        count = data.get("images") if isinstance(data, dict) else None
+        if type(count) is not int or count < 1:
+            raise DatasetError(f"{path} is damaged, it holds no number of images: {advice}")
+        return count
+
+    def record_wanted(self, count: int) -> None:
+        """Records that the directory shall hold its first `count` images; it never shrinks.
+
+        Members of a job array may call this at once.
+
+        Raises:
+            DatasetError: the record is damaged, or cannot be written.
+        """
+        if count <= (self.wanted() or 0):
+            return
+        with self._locked():
+            if count > (self.wanted() or 0):
+                write_json(self.root / WANTED, {"images": count})
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Holds the directory's small files for this process; waits while another has them.
+
+        The kernel takes the lock from a process that is killed. Where the system or the disk
+        has no locks, nothing is held.
+        """
+        path = self.root / LOCK
+        with explaining_write_errors(path):
+            file = path.open("a")
+        with file:
+            try:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except (ImportError, OSError):
+                pass
+            yield
 
     def shards(self) -> dict[Interval, Path]:
         """The shard files, by first image."""
