@@ -11,7 +11,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,24 @@ def explaining_write_errors(path: Path) -> Iterator[None]:
         if isinstance(error, OSError) and error.strerror:
             text = error.strerror
         raise DatasetError(f"cannot write {path}: {text}") from error
+
+
+def lock(file: IO[Any]) -> bool:
+    """Locks an open file for this process, until it is closed or the process ends.
+
+    Returns:
+        False where another process has locked it. True where it is locked now, and on a system
+        or disk without locks, where nothing is held.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return True
 
 
 def remove_leftovers(folder: Path) -> None:
