@@ -11,7 +11,7 @@ from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.baselines.records import METRICS
 from threedident.datasets.reading import open_source
 from threedident.errors import DatasetError, UsageError
-from threedident.files import explaining_write_errors, read_json, replacing, write_json
+from threedident.files import explaining_write_errors, lock, read_json, replacing, write_json
 from threedident.store import latents_digest
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
@@ -180,16 +180,10 @@ def only_one(out: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.callback(_leave_nothing_empty, out)
         stack.enter_context(file)
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(file):
             raise UsageError(
                 f"another process trains in {out}: wait for it, or choose another --out"
-            ) from None
-        except (ImportError, OSError):  # no such locks on this system or disk
-            pass
+            )
         yield
 
 

@@ -222,7 +222,7 @@ def compare(
     renders = np.stack(
         [
             render_images(
-                raw,
+                preset.hold_fixed(raw),
                 preset,
                 resolution=height,
                 quality=quality,

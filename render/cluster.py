@@ -1,8 +1,9 @@
 """Rendering on a Ray cluster: every shard is a task that writes to a disk all nodes share.
 
-Nothing is locked, so nothing stays locked when a node dies. A shard appears under its name only
-when it is whole, and its images depend on its numbers alone: where a node that was given up for
-lost and its successor both finish it, the second file replaces an equal one.
+Nodes lock nothing, so nothing stays locked when one dies; the driver alone holds the dataset, so
+that no second job does the same work. A shard appears under its name only when it is whole, and
+its images depend on its numbers alone: where a node that was given up for lost and its successor
+both finish it, the second file replaces an equal one.
 """
 
 from __future__ import annotations

@@ -296,7 +296,8 @@ def render(
     their noise, and their difference has little.
 
     Args:
-        raw_latents: (N, 10), in [-1, 1]. Factors that the preset holds fixed are taken from it.
+        raw_latents: (N, 10), in [-1, 1]; factors that the preset holds fixed at their values, as
+            `Preset.hold_fixed` puts them.
         preset: the generator, or its name; materials rubber and metal.
         resolution: pixels along each side.
         quality: draft, standard or reference.
@@ -315,7 +316,8 @@ def render(
         raise UsageError(f"unknown dtype {dtype!r}: expected uint8 or float32")
     raw = check_raw_latents(raw_latents)
     preset = load_preset(preset) if isinstance(preset, str) else preset
-    latents = preset.to_scene(preset.hold_fixed(raw))
+    preset.require_fixed(raw, "raw latents")
+    latents = preset.to_scene(raw)
     engine = DirectEngine(
         preset, get_quality(quality, "direct"), resolution=resolution, device=device, seed=seed
     )
@@ -363,7 +365,7 @@ def jacobian(
     latents: `np.linalg.svd(jacobian(...), compute_uv=False)`.
 
     Args:
-        raw_latents: (N, 10), in [-1, 1].
+        raw_latents: (N, 10), in [-1, 1]; factors that the preset holds fixed at their values.
         preset: the generator, or its name.
         step: half the distance between the two images of a difference; at the ends of the
             range, where one of them would lie outside, it is cut short.
@@ -381,6 +383,8 @@ def jacobian(
     if not 0 < step <= 0.5:
         raise UsageError(f"step must lie in (0, 0.5], found {step}")
     raw = check_raw_latents(raw_latents)
+    preset = load_preset(preset) if isinstance(preset, str) else preset
+    preset.require_fixed(raw, "raw latents")
     count = raw.shape[1]
     ends = np.repeat(raw[:, None, None], 2, axis=1).repeat(count, axis=2)  # (N, 2, 10, 10)
     each = np.arange(count)
@@ -388,7 +392,7 @@ def jacobian(
     ends[:, 1, each, each] = np.minimum(raw + step, 1)
     width = (ends[:, 1] - ends[:, 0])[:, each, each]
     images = render(
-        ends.reshape(-1, count),
+        preset.hold_fixed(ends.reshape(-1, count)),
         preset,
         resolution=resolution,
         quality=quality,

@@ -23,15 +23,16 @@ import numpy.typing as npt
 from threedident.distributions import Distribution, PairProcess, raw_box
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.files import check_space, explaining_write_errors, remove_leftovers
-from threedident.latents import check_raw_latents
+from threedident.latents import check_raw_latents, sample_raw_latents
 from threedident.partners import check_renderable
 from threedident.presets import Preset
 from threedident.progress import Progress
 from threedident.render.blender import GPU_BACKENDS
 from threedident.render.engine import EngineSettings
+from threedident.render.layers import enclosing_points
 from threedident.render.mesh import SHAPES
 from threedident.render.quality import DEFAULT_ENGINE
-from threedident.render.scene import SceneBuilder
+from threedident.render.scene import CAMERA, SceneBuilder
 from threedident.render.workers import (
     DEFAULT_TIMEOUT,
     IMAGES_PER_WORKER,
@@ -49,6 +50,8 @@ from threedident.store import LOGS, DatasetDir, latents_digest, toolkit_version
 Array = npt.NDArray[Any]
 
 GIVE_UP = 20  # images that fail in a row, each three times
+_LOOKED_AT = 128  # latents, of which the object may miss the frame in this share
+_MAY_MISS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +106,109 @@ def default_workers(device: str, found: Probe, threads: int) -> int:
     if device != "cpu":
         return found.devices[device]
     return max(1, usable_processors() // threads)
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """What a dataset shall hold, whatever device renders it.
+
+    Attributes:
+        preset: the generator.
+        resolution: pixels along each side.
+        quality: draft, standard or reference.
+        engine: its name.
+        seed, split: of the latents.
+        given: raw latents (N, 10) that do not come from the seed.
+        conditional: images 2i and 2i + 1 are a positive pair from it.
+    """
+
+    preset: Preset
+    resolution: int = 224
+    quality: str = "standard"
+    engine: str = DEFAULT_ENGINE
+    seed: int = 0
+    split: str = "train"
+    given: npt.NDArray[np.float32] | None = None
+    conditional: Distribution | None = None
+
+    @classmethod
+    def of(cls, dataset: DatasetDir, shape: str | None = None) -> Content:
+        """The content of a dataset that is there.
+
+        Args:
+            dataset: one that was rendered.
+            shape: the mesh file, of a dataset whose object is one: it does not hold that file.
+
+        Raises:
+            UsageError: it was imported, or the mesh file is missing, or is not wanted.
+            DatasetError: its given latents are damaged.
+        """
+        root, manifest = dataset.root, dataset.manifest
+        preset = manifest.preset
+        if preset is None:
+            raise UsageError(f"{root} was imported: what rendered it is not known")
+        if preset.shape not in SHAPES:
+            if shape is None:
+                raise UsageError(
+                    f"the object of {root} is the mesh file {preset.shape}, which the dataset "
+                    "does not hold: add --shape FILE"
+                )
+            preset = preset.changed(shape=shape)
+        elif shape is not None:
+            raise UsageError(f"the object of {root} is a {preset.shape}: leave out --shape")
+        process = manifest.pair_process
+        seed, split = manifest.settings["seed"], manifest.settings["split"]
+        return cls(
+            preset,
+            manifest.resolution,
+            manifest.engine["quality"],
+            manifest.engine["name"],
+            0 if seed is None else seed,
+            "train" if split is None else split,
+            dataset.given_latents(),
+            process.conditional if process else None,
+        )
+
+    def engine_settings(self, device: str, version: str = "") -> EngineSettings:
+        """What decides the pixels, on a kind of device, by a version of the engine.
+
+        Raises:
+            UsageError: some of it does not fit together.
+        """
+        return EngineSettings(
+            self.preset, self.resolution, self.quality, device, self.engine, version
+        )
+
+    def settings(self, engine: EngineSettings) -> dict[str, Any]:
+        """As `dataset_settings`."""
+        return dataset_settings(
+            engine,
+            seed=self.seed,
+            split=self.split,
+            given=self.given,
+            conditional=self.conditional,
+        )
+
+    def frame_warning(self) -> str | None:
+        """A warning where the object is out of sight in many images; None where it is not."""
+        raw = self.given
+        if raw is None:
+            raw = sample_raw_latents(range(_LOOKED_AT), seed=self.seed, split=self.split)
+            raw = self.preset.hold_fixed(raw)
+        raw = raw[:: max(1, len(raw) // _LOOKED_AT)]
+        builder = SceneBuilder(self.preset)
+        points = enclosing_points(builder.mesh.vertices)
+        missed = [
+            CAMERA.misses(builder.build(row).place(points)) for row in self.preset.to_scene(raw)
+        ]
+        share = float(np.mean(missed))
+        if share <= _MAY_MISS:
+            return None
+        return (
+            f"the object is wholly outside the frame in about {share:.0%} of the images (looked "
+            f"at: {len(raw)}). The camera stands at (8, 0, 8) m and looks at the origin: choose "
+            "smaller ranges of x, y and z, or a smaller scale"
+        )
 
 
 def dataset_settings(
@@ -279,6 +385,7 @@ def render_dataset(
     engine: EngineSettings,
     options: JobOptions,
     render: Callable[..., None] = render_here,
+    announce: Callable[[], None] = lambda: None,
 ) -> Summary:
     """Renders what a dataset lacks of its first `total` images.
 
@@ -289,8 +396,10 @@ def render_dataset(
         dataset, total: which images.
         engine, options: what to render with, and how.
         render: does the work, with the arguments of `render_here`.
+        announce: called when no other process can be at the same work.
 
     Raises:
+        UsageError: another process renders some of the same shards.
         DatasetError: the disk is full or cannot be written to.
         RenderError: the renderer cannot start.
     """
@@ -302,7 +411,9 @@ def render_dataset(
         remove_leftovers(root)
     summary = Summary()
     started = time.monotonic()
-    with stop_on_signals() as stop:
+    with dataset.only_render(options.part, options.parts), stop_on_signals() as stop:
+        dataset.record_wanted(total)
+        announce()
         _render_missing(dataset, total, engine, options, render, stop, summary)
     summary.interrupted = stop.is_set()
     summary.seconds = time.monotonic() - started
@@ -332,7 +443,7 @@ def _render_missing(
         SceneBuilder(engine.preset)  # complains at once
         _check_space(dataset.root, images, dataset)
         before = sum(interval.count for interval in good)
-        with Progress("rendering", before + images, finished=before) as progress:
+        with Progress("rendering", before + images, finished=before, forecast=True) as progress:
             render(dataset, todo, engine, options, progress, stop, summary)
 
 
@@ -505,10 +616,15 @@ def _check_space(root: Path, images: int, dataset: DatasetDir) -> None:
         return  # how much it takes is not known beforehand
     check_space(
         root,
-        images * (dataset.manifest.resolution**2 * 3 + 100),
+        image_bytes(images, dataset.manifest.resolution),
         "Make room, choose a smaller --n or --resolution, or start a new dataset with "
         "--compression gzip",
     )
+
+
+def image_bytes(images: int, resolution: int) -> int:
+    """Bytes that images take on the disk, latents included, where they are not compressed."""
+    return images * (resolution**2 * 3 + 100)
 
 
 @contextlib.contextmanager
@@ -557,10 +673,9 @@ def render_images(
 ) -> npt.NDArray[np.uint8]:
     """Renders raw latents into an array, in worker processes.
 
-    Factors that the preset holds fixed are taken from the preset.
-
     Args:
-        raw_latents: (N, 10), in [-1, 1].
+        raw_latents: (N, 10), in [-1, 1]; factors that the preset holds fixed at their values, as
+            `Preset.hold_fixed` puts them.
         preset: the generator.
         resolution: pixels along each side.
         quality: draft, standard or reference.
@@ -576,7 +691,8 @@ def render_images(
         UsageError: an argument does not fit.
         RenderError: an image could not be rendered.
     """
-    raw = preset.hold_fixed(check_raw_latents(raw_latents))
+    raw = check_raw_latents(raw_latents)
+    preset.require_fixed(raw, "raw latents")
     latents = preset.to_scene(raw)
     EngineSettings(preset, resolution, quality, device, engine)  # complains at once
     SceneBuilder(preset)

@@ -43,6 +43,14 @@ class Camera:
             row = (1 - zoom * (offset @ up) / depth) * resolution / 2
         return column, row, depth
 
+    def misses(self, points: Array) -> bool:
+        """Whether the convex hull of points (N, 3) is to one side of the frame, or behind."""
+        column, row, depth = self.project(points, 2)
+        # Times the depth: signed distances to the frame's sides, right also behind the camera.
+        right, below = (column - 1) * depth, (row - 1) * depth
+        sides = (depth, depth + right, depth - right, depth + below, depth - below)
+        return any(bool((side < 0).all()) for side in sides)
+
 
 @dataclasses.dataclass(frozen=True)
 class Sun:

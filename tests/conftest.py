@@ -36,6 +36,12 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _without_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command prints does not depend on how busy the machine is."""
+    monkeypatch.setattr("threedident.progress.SHORT", 3600.0)
+
+
 def command() -> list[str]:
     """The console command of the environment that the tests run in."""
     return [str(Path(sys.executable).with_name("3dident"))]

@@ -137,10 +137,13 @@ def test_a_node_that_is_killed_half_way_loses_nothing(
 
 
 def test_a_driver_that_is_killed_or_stopped_goes_on(
-    cluster: Any, local: Path, tmp_path: Path
+    cluster: Any, local: Path, tmp_path: Path, cli: Callable[..., Any]
 ) -> None:
     driver = Driver(cluster, tmp_path / "d")
     driver.wait_for_shards(5)
+    # Meanwhile the directory is the driver's.
+    said = cli(*JOB, "d", code=2).stderr
+    assert f"another process renders d (all of it): pid {driver.process.pid} on " in said
     driver.process.kill()
     driver.process.communicate()
 

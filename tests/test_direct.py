@@ -376,7 +376,7 @@ def test_the_gimbal_lock_shows():
 
 def test_the_ends_of_the_range_and_factors_held_fixed():
     preset = load_preset("3dident-fixed-spotlight")
-    ends = np.ones((1, 10), np.float32)
+    ends = preset.hold_fixed(np.ones((1, 10), np.float32))
     found = jacobian(ends, preset, resolution=16, device="cpu")
     assert np.isfinite(found).all()
     assert (found[:, :, [6, 8]] == 0).all()

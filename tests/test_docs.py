@@ -51,7 +51,10 @@ _FEW_STEPS = "--set training.steps=2 --set training.batch_size=8 --threads 1"
 #: What is added to a command of ours. Of an option that is repeated, the last one counts.
 ADDED = (
     (r"render (?!.*--latents)", "--n 24"),
-    (r"render|traverse|compare-engines", "--resolution 32 --quality draft --workers 1"),
+    (
+        r"render(?!.*--extend)|traverse|compare-engines",
+        "--resolution 32 --quality draft --workers 1",
+    ),
     (r"traverse", "--steps 2"),
     (r"compare-(engines|release)", "--n 2"),
     (r"compare-release", "--quality draft --workers 1"),

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import errno
+import fcntl
 import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import h5py
+import made
 import numpy as np
 import pytest
 from conftest import SMALL, command
 
+from threedident import progress, store
+from threedident.errors import DatasetError, UsageError
 from threedident.latents import sample_raw_latents
-from threedident.presets import load_preset
+from threedident.presets import Preset, load_preset, preset_names
+from threedident.render.job import Content
 from threedident.shards import list_shards
-from threedident.store import DatasetDir
+from threedident.store import DatasetDir, default_out
 
 RENDER = ("render", *SMALL, "--shard-size", 5)
+#: Renders that take a second.
+QUICK = (*SMALL, "--engine", "direct")
 
 
 def content(root: Path) -> dict[str, np.ndarray]:
@@ -85,7 +98,8 @@ def test_pixels_depend_on_nothing_but_the_settings(cli, tmp_path, small_dataset,
 
 
 def test_a_dataset_grows(cli, tmp_path, small_dataset):
-    cli(*RENDER, "--n", 4, "--out", "d")
+    said = cli(*RENDER, "--n", 4, "--out", "d").stderr
+    assert "--engine direct is quicker" in said
     before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "d").glob("shard-*")}
     manifest = (tmp_path / "d/dataset.json").read_text()
     cli(*RENDER, "--n", 12, "--out", "d")
@@ -95,6 +109,7 @@ def test_a_dataset_grows(cli, tmp_path, small_dataset):
     assert (tmp_path / "d/dataset.json").read_text() == manifest
     done = cli(*RENDER, "--n", 3, "--out", "d")
     assert "12 images, 0 of them new" in done.stdout
+    assert "d already has 12 images, more than the 3 asked for" in done.stderr
 
 
 def _ask_for(root: Path, counts: list[int]) -> None:
@@ -103,22 +118,23 @@ def _ask_for(root: Path, counts: list[int]) -> None:
         dataset.record_wanted(count)
 
 
-def test_the_largest_number_of_images_ever_asked_for_is_recorded(cli, tmp_path, small_dataset):
+def test_the_largest_number_of_images_ever_asked_for_is_recorded(cli, tmp_path):
     root = tmp_path / "d"
-    shutil.copytree(small_dataset, root)
+    words = ("render", *QUICK, "--out", "d", "--n")
+    cli(*words, 2)
     dataset = DatasetDir.open(root)
-    assert dataset.wanted() == 12
+    assert dataset.wanted() == 2
     (root / "wanted.json").unlink()
     assert dataset.wanted() is None  # as in datasets of older versions
     manifest = (root / "dataset.json").read_text()
-    for asked, wanted in ((14, 14), (3, 14)):
-        cli(*RENDER, "--n", asked, "--out", "d")
+    for asked, wanted in ((4, 4), (3, 4)):
+        cli(*words, asked)
         assert dataset.wanted() == wanted
     assert (root / "dataset.json").read_text() == manifest
     # An estimate asks for nothing.
-    cli(*RENDER, "--n", 15, "--out", "d", "--estimate")
-    assert dataset.wanted() == 14
-    cli("verify", "d", "--n", 14)
+    cli(*words, 5, "--estimate")
+    assert dataset.wanted() == 4
+    cli("verify", "d", "--n", 4)
 
 
 def test_members_of_a_job_array_lose_no_number_of_images(tmp_path, small_dataset):
@@ -139,7 +155,9 @@ def test_members_of_a_job_array_lose_no_number_of_images(tmp_path, small_dataset
     assert DatasetDir.open(root).wanted() == 397
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"images": 0}', '{"images": true}', "{}"])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", '{"images": 0}', '{"images": true}', "{}", '{"images": 1%s}' % ("0" * 30)]
+)
 def test_a_damaged_record_of_the_number_of_images_is_named(cli, tmp_path, small_dataset, text):
     shutil.copytree(small_dataset, tmp_path / "d")
     (tmp_path / "d/wanted.json").write_text(text)
@@ -165,6 +183,7 @@ def test_members_of_a_job_array(cli, tmp_path, small_dataset):
 
 def test_given_latents_and_fixed_factors(cli, tmp_path):
     raw = sample_raw_latents(range(3), seed=9, split="test").astype(np.float64)
+    raw[:, 2], raw[:, 3] = 0, -0.5
     np.save(tmp_path / "raw.npy", raw)
     cli("render", *SMALL, "--latents", "raw.npy", "--fix", "z=0", "--fix", "phi=-0.5", "--out", "d")
     found = content(tmp_path / "d")["raw_latents"]
@@ -174,9 +193,311 @@ def test_given_latents_and_fixed_factors(cli, tmp_path):
     cli("verify", "d")
     again = ("render", *SMALL, "--fix", "z=0", "--fix", "phi=-0.5", "--out", "d", "--latents")
     cli(*again, "raw.npy", "--n", 2)
-    np.save(tmp_path / "raw.npy", -raw)
+    raw[0, 0] *= -1
+    np.save(tmp_path / "raw.npy", raw)
     assert "latents.sha256" in cli(*again, "raw.npy", code=2).stderr
     assert "more than the 3 rows" in cli(*again, "raw.npy", "--n", 4, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "held"),
+    [
+        (("--fix", "x=0.2"), "x is held at raw 0.2 (by --fix, or by preset '3dident'), but row 1 "),
+        (("--preset", "mine.toml"), "x is held at raw 0.2 (by --fix, or by preset 'mine'), but "),
+    ],
+)
+def test_given_latents_are_never_altered(cli, tmp_path, options, held):
+    text = Path(load_preset.__code__.co_filename).with_name("3dident.toml").read_text()
+    own = text.replace('"3dident"', '"mine"') + "\n[fixed]\nx = 0.2\n"
+    own = re.sub(r"\[best_r2\][^\[]*", "", own)
+    (tmp_path / "mine.toml").write_text(own)
+    raw = np.full((4, 10), 0.2, np.float32)
+    raw[1:, 0] = 0.25
+    np.save(tmp_path / "raw.npy", raw)
+    words = ("render", *QUICK, "--latents", "raw.npy", *options, "--out", "d")
+    said = cli(*words, code=2).stderr
+    assert f"raw.npy: {held}" in said
+    assert "row 1 has 0.25 (3 rows of 4 differ)" in said
+    assert not (tmp_path / "d").exists()
+    # The way out that it names.
+    column, value = re.search(r"set column (\d) to (\S+) in all rows", said).groups()
+    raw[:, int(column)] = float(value)
+    np.save(tmp_path / "raw.npy", raw)
+    cli(*words)
+    assert np.array_equal(content(tmp_path / "d")["raw_latents"], raw)
+
+
+def test_functions_do_not_alter_given_latents_either(tmp_path):
+    pytest.importorskip("warp")
+    from threedident.render import direct
+    from threedident.render.engine import EngineSettings
+    from threedident.render.job import dataset_settings, render_images
+
+    preset = load_preset("3dident-fixed-spotlight")
+    raw = np.full((2, 10), 0.5, np.float32)
+    message = "spotlight_position is held at raw 0 .* but row 0 has 0.5"
+    with pytest.raises(UsageError, match=message):
+        render_images(raw, preset)
+    for function in (direct.render, direct.jacobian):
+        with pytest.raises(UsageError, match=message):
+            function(raw, preset, resolution=16, device="cpu")
+    settings = dataset_settings(EngineSettings(preset), seed=0, split="train", given=raw)
+    with pytest.raises(UsageError, match=message):
+        DatasetDir.create_or_open(
+            tmp_path / "d", settings, shard_size=None, compression=None, given=raw
+        )
+    assert not list((tmp_path / "d").iterdir())
+    assert direct.render(preset.hold_fixed(raw), preset, resolution=16, device="cpu").shape
+
+
+def test_a_dataset_whose_given_latents_an_older_version_altered_goes_on(cli, tmp_path):
+    raw = np.full((4, 10), 0.5, np.float32)
+    np.save(tmp_path / "raw.npy", raw)
+    words = ("render", *QUICK, "--latents", "raw.npy", "--fix", "x=0", "--out", "d")
+    with mock.patch.object(Preset, "require_fixed"):  # which older versions lacked
+        cli(*words, "--n", 2)
+    cli("verify", "d")
+    for again in (("render", "--extend", "d", "--n", 3), words):
+        said = cli(*again).stderr
+        assert "warning: " in said and "x is held at raw 0" in said
+    assert (content(tmp_path / "d")["raw_latents"][:, 0] == 0).all()
+    cli("verify", "d", "--n", 4)
+
+
+def test_latents_that_are_not_sampled_take_neither_seed_nor_split(cli, tmp_path):
+    np.save(tmp_path / "raw.npy", np.zeros((2, 10)))
+    words = ("render", *QUICK, "--latents", "raw.npy", "--out", "d")
+    said = cli(*words, "--split", "test", "--seed", 3, code=2).stderr
+    assert "so that --seed and --split would do nothing" in said
+    # As it is asked for, not as it differs from the default.
+    assert "so that --seed would do nothing" in cli(*words, "--seed", 0, code=2).stderr
+    assert not (tmp_path / "d").exists()
+
+
+def test_latents_in_another_form_are_told_how_to_be_saved(cli, tmp_path):
+    (tmp_path / "raw.csv").write_text("0,0,0,0,0,0,0,0,0,0\n")
+    said = cli("render", *QUICK, "--latents", "raw.csv", "--out", "d", code=2).stderr
+    assert "raw.csv: not a .npy array" in said
+    assert "Save them with numpy.save, as an array of shape (N, 10)" in said
+
+
+# --- Where it goes, and what is said first ---
+
+
+def test_the_default_directory_says_what_is_in_it(cli, tmp_path):
+    assert default_out() == Path("data/3dident")
+    assert default_out(split="test") == Path("data/3dident-test")
+    assert default_out("3dident-wrapped", "val") == Path("data/3dident-wrapped-val")
+    assert default_out("my/own.toml", pairs=True) == Path("data/own-pairs")
+    named = default_out(engine="direct", quality="draft", resolution=64, split="test")
+    assert named == Path("data/3dident-direct-draft-64-test")
+    cli("render", *QUICK, "--n", 2)
+    assert "2 images, 0 of them new" in cli("render", *QUICK, "--n", 2).stdout
+    assert len(content(tmp_path / "data/3dident-direct-draft-32")["index"]) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--shape", "cube"), ("--material", "metal"), ("--fix", "x=0"), ("--seed", 1)],
+)
+def test_a_default_directory_that_would_not_say_what_is_in_it_is_not_taken(cli, tmp_path, options):
+    said = cli("render", *QUICK, "--n", 1, *options, code=2).stderr
+    assert f"with {options[0]}, say where it shall lie, for example --out data/3dident-" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_pairs_than_those_that_are_there_are_refused_in_a_default_directory(cli):
+    words = ("render", *QUICK, "--n", 1, "--pairs", "--conditional", "normal", "--sigma")
+    said = cli(*words, 0.1).stderr
+    assert "rendering 1 pairs, 2 images, into data/3dident-direct-draft-32-pairs" in said
+    assert "latents.conditional.sigma" in cli(*words, 0.2, code=2).stderr
+
+
+def test_it_says_first_what_it_does_where_and_how_to_stop(cli):
+    said = cli("render", *QUICK, "--n", 5, "--out", "d").stderr.splitlines()
+    assert said[0].startswith("rendering 5 images into d: preset 3dident, split train, seed 0, 32")
+    assert said[1] == "engine direct, quality draft, cpu, on 1 process"
+    assert re.fullmatch(
+        r"0 of 5 images are there; the rest takes 15.9 kB of disk \([\d.,]+ .B are free\)", said[2]
+    )
+    assert "--estimate measures it" in said[3] and "--engine direct" not in said[3]
+    assert said[4] == "Ctrl-C stops it and keeps what is finished; the same command continues"
+    said = cli("render", *QUICK, "--n", 9, "--out", "d", "--shard-size", 5, code=2).stderr
+    assert "rendering" not in said
+    said = cli("render", *QUICK, "--n", 205, "--out", "d", "--shard", "2/3").stderr
+    assert "5 of 205 images are there; part 2/3, 5 of the rest, takes" in said
+
+
+def test_a_log_shows_that_a_render_is_alive(cli, monkeypatch):
+    monkeypatch.setattr(progress, "SHORT", 0.01)
+    monkeypatch.setattr(progress, "FORECAST_AFTER", 0.01)
+    monkeypatch.setattr(progress, "FORECAST_AFTER_FIRST", 0.0)
+    said = cli("render", *QUICK, "--n", 40, "--out", "d").stderr
+    assert re.search("^rendering: 0 of 40 images$", said, re.M)
+    assert re.search(r"^about .* to go, by the first \d+ images in \d+ s$", said, re.M)
+    assert re.search(r"^rendering: finished 40 of 40 images in \d+ s$", said, re.M)
+
+
+def test_an_object_that_is_out_of_sight_is_warned_of(cli, tmp_path):
+    text = Path(load_preset.__code__.co_filename).with_name("3dident.toml").read_text()
+    (tmp_path / "far.toml").write_text(
+        re.sub(r"(?m)^([xyz]) = \[.*$", r"\1 = [-100.0, 100.0]", text)
+    )
+    said = cli("render", *QUICK, "--preset", "far.toml", "--n", 1).stderr
+    share = int(re.search("wholly outside the frame in about (\\d+)%", said)[1])
+    assert 80 < share <= 100
+    far = load_preset(tmp_path / "far.toml")
+    # Given latents are looked at themselves: here the object is in the middle, or far off.
+    middle = np.zeros((300, 10), np.float32)
+    assert Content(far, given=middle).frame_warning() is None
+    middle[:100, 1] = 1
+    assert "in about 33% of the images" in str(Content(far, given=middle).frame_warning())
+    # An object that fills the frame has all of its corners outside, and is in sight.
+    box = dataclasses.replace(load_preset("3dident"), shape="cube", scale=30.0)
+    assert Content(box, given=middle[100:]).frame_warning() is None
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_object_of_a_built_in_preset_is_in_sight(name):
+    assert Content(load_preset(name)).frame_warning() is None
+
+
+# --- Going on with all settings ---
+
+
+def test_a_dataset_is_extended_with_its_own_settings(cli, tmp_path):
+    words = (*QUICK, "--preset", "3dident-wrapped", "--split", "val", "--seed", 3, "--fix", "x=0.5")
+    words = (*words, "--pairs", "--conditional", "laplace", "--lambda", 0.3, "--unchanged", "hue")
+    words = (*words, "--shape", "cube", "--shard-size", 4, "--compression", "gzip")
+    cli("render", *words, "--n", 2, "--out", "d")
+    cli("render", *words, "--n", 4, "--out", "e")
+    assert "8 images, 4 of them new" in cli("render", "--extend", "d", "--n", 4).stdout
+    assert same(tmp_path / "d", tmp_path / "e")
+    cli("verify", "d", "--n", 8)
+    # Without --n, up to what it was asked for before.
+    list(list_shards(tmp_path / "d").values())[1].unlink()
+    assert "8 images, 4 of them new" in cli("render", "--extend", "d").stdout
+    (tmp_path / "d/wanted.json").unlink()
+    said = cli("render", "--extend", "d", code=2).stderr
+    assert "d does not record how many images it shall have: add --n" in said
+
+
+def test_beside_extend_settings_are_refused_by_name(cli, tmp_path):
+    said = cli("render", "--extend", "d", "--seed", 0, "--fix", "x=0", "--out", "e", code=2).stderr
+    assert "takes all settings from the dataset: leave out --out, --fix, --seed" in said
+    assert "is not a directory" in cli("render", "--extend", "d", code=2).stderr
+    made.make(tmp_path / "imported", 2)
+    said = cli("render", "--extend", "imported", "--n", 3, code=2).stderr
+    assert "imported was imported: what rendered it is not known" in said
+
+
+def test_given_latents_and_a_mesh_are_extended(cli, tmp_path):
+    import trimesh
+
+    trimesh.creation.box((1, 2, 1)).export(tmp_path / "box.stl")
+    np.save(tmp_path / "raw.npy", np.linspace(-1, 1, 40).reshape(4, 10))
+    words = ("render", *QUICK, "--latents", "raw.npy", "--shape", "box.stl", "--out", "d")
+    cli(*words, "--n", 2)
+    (tmp_path / "raw.npy").unlink()
+    said = cli("render", "--extend", "d", code=2).stderr
+    assert "is the mesh file box.stl, which the dataset does not hold: add --shape FILE" in said
+    mesh = ("--shape", tmp_path / "box.stl")
+    assert "4 images, 2 of them new" in cli("render", "--extend", "d", *mesh).stdout
+    said = cli("render", "--extend", "d", *mesh, "--n", 5, code=2).stderr
+    assert "--n 5 is more than the 4 rows of its given latents" in said
+    trimesh.creation.box((2, 2, 1)).export(tmp_path / "box.stl")
+    assert "mesh_sha256" in cli("render", "--extend", "d", *mesh, code=2).stderr
+
+
+# --- Several at once ---
+
+
+def test_a_second_render_of_the_same_images_stops_and_says_so(cli, tmp_path):
+    words = ("render", *QUICK, "--shard-size", 5, "--out", "d")
+    first = start(*words, "--n", 20_000, "--shard", "0/2", cwd=tmp_path)
+    while not list((tmp_path / "d").glob("shard-*")):
+        assert first.poll() is None
+        time.sleep(0.05)
+    for options in ((), ("--shard", "1/3")):
+        said = cli(*words, "--n", 10, *options, code=2).stderr
+        assert f"another process renders d (--shard 0/2): pid {first.pid} on " in said
+        assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", said)
+        assert "To share the work, start all of them with --shard I/K" in said
+    # Others share the work.
+    assert "of them new" in cli(*words, "--n", 10, "--shard", "1/2").stdout
+    assert (tmp_path / "d/shard-00000005-00005.h5").exists()
+    assert first.poll() is None
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert "0 of them new" in cli(*words, "--n", 10).stdout
+    assert not list((tmp_path / "d").glob(".render-*"))
+
+
+def test_parts_share_a_dataset_just_where_they_share_no_shard(tmp_path, small_dataset):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    dataset = DatasetDir.open(tmp_path / "d")
+    parts = [(i, k) for k in (1, 2, 3, 4, 6) for i in range(k)]
+    for part, count in parts:
+        with dataset.only_render(part, count):
+            for other, its in parts:
+                shared = any(n % count == part and n % its == other for n in range(count * its))
+                with contextlib.ExitStack() as stack:
+                    if shared:
+                        stack.enter_context(pytest.raises(UsageError, match="another process"))
+                    stack.enter_context(dataset.only_render(other, its))
+    assert not list((tmp_path / "d").glob(".render-*"))
+
+
+def _try_to_hold(root: Path, parts: int, ready: Any, done: Any, won: Any) -> None:
+    dataset = DatasetDir.open(root)
+    ready.wait(60)
+    try:
+        with dataset.only_render(0, parts):
+            won.put(os.getpid())
+            done.wait(60)
+    except UsageError:
+        done.wait(60)
+
+
+def test_of_renders_that_start_together_exactly_one_wins(tmp_path, small_dataset):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    context = multiprocessing.get_context("fork")
+    for _ in range(10):
+        ready, done, won = context.Barrier(6), context.Barrier(6), context.Queue()
+        processes = [
+            # All want the first shard, each with others.
+            context.Process(target=_try_to_hold, args=(tmp_path / "d", 1 + k, ready, done, won))
+            for k in range(6)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(60)
+            assert process.exitcode == 0
+        assert won.get(timeout=10) in {process.pid for process in processes}
+        assert won.empty()
+
+
+def test_a_disk_without_locks_can_be_rendered_to(cli, tmp_path, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    cli("render", *QUICK, "--n", 2, "--out", "d")
+    dataset = DatasetDir.open(tmp_path / "d")
+    with dataset.only_render(), dataset.only_render():
+        cli("render", *QUICK, "--n", 3, "--out", "d")
+    assert dataset.wanted() == 3
+
+
+def test_a_lock_that_nobody_lets_go_of_is_named(tmp_path, small_dataset, monkeypatch):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    monkeypatch.setattr(store, "_PATIENCE", 0.05)
+    dataset = DatasetDir.open(tmp_path / "d")
+    with (tmp_path / "d/.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(DatasetError, match=r"\.lock stays locked by another process"):
+            dataset.record_wanted(100)
 
 
 def test_a_preset_and_a_mesh_of_ones_own(cli, tmp_path):
@@ -202,13 +523,24 @@ def test_other_settings_are_refused_by_name(cli, small_dataset, tmp_path):
         (("--preset", "3dident-regular"), ["preset.name", "preset.ranges.theta", "preset.hue"]),
         (("--shape", "cube"), ["preset.shape"]),
         (("--fix", "x=0"), ["preset.fixed.x"]),
-        (("--quality", "standard"), ["engine.quality", "engine.ground_samples"]),
+        (("--quality", "standard"), ["engine.quality: the dataset has 'draft'"]),
         (("--resolution", 40), ["resolution: the dataset has 32, this command 40"]),
         (("--shard-size", 6), ["shard_size: the dataset has 5, this command 6"]),
     ):
         stderr = cli("render", *SMALL, "--n", 14, "--out", "d", *options, code=2).stderr
         assert all(name in stderr for name in names), stderr
         assert "It was made by: 3dident render --n 12" in stderr
+        # What merely follows from another difference is not in the list.
+        assert "samples" not in stderr
+        assert "near_light" not in stderr
+    options = ("--engine", "direct", "--quality", "standard")
+    stderr = cli("render", *SMALL, "--n", 14, "--out", "d", *options, code=2).stderr
+    found = [line.split(":")[0].strip() for line in stderr.splitlines() if "this command" in line]
+    assert found == ["engine.name", "engine.quality"]
+    np.save("raw.npy", np.zeros((3, 10)))
+    stderr = cli("render", *SMALL, "--out", "d", "--latents", "raw.npy", code=2).stderr
+    found = [line.split(":")[0].strip() for line in stderr.splitlines() if "this command" in line]
+    assert found == ["latents.source"]
     assert same(tmp_path / "d", small_dataset)
 
 
@@ -289,11 +621,10 @@ def test_killed_at_random_moments_it_goes_on(cli, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_by_hand_it_says_how_to_go_on(tmp_path, number):
     process = start(
-        *("render", "--quality", "reference", "--resolution", 128, "--workers", 1),
-        *("--n", 50, "--out", "d"),
+        *("render", "--quality", "reference", "--resolution", 128, "--workers", 1, "--n", 50),
         cwd=tmp_path,
     )
-    while not (tmp_path / "d" / "dataset.json").exists():
+    while not (tmp_path / "data/3dident-reference-128/dataset.json").exists():
         assert process.poll() is None
         time.sleep(0.1)
     time.sleep(2)  # within the first image
@@ -444,7 +775,8 @@ def test_directories_that_are_no_dataset(cli, tmp_path):
     assert "is not empty and is no dataset" in cli(*RENDER, "--out", "foreign", code=2).stderr
     assert [p.name for p in (tmp_path / "foreign").iterdir()] == ["notes.txt"]
     (tmp_path / "file").write_text("")
-    assert "cannot write" in cli(*RENDER, "--out", "file", code=2).stderr
+    said = cli(*RENDER, "--out", "file", code=2).stderr
+    assert "file is a file, not a directory: choose another --out" in said
     for name, text in (("garbage", "{"), ("other", '{"format": "x"}'), ("list", "[1]")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "dataset.json").write_text(text)

@@ -217,7 +217,11 @@ def _render_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="draft, standard or reference (the published settings).",
         ),
         click.option(
-            "--resolution", type=int, default=224, show_default=True, help="Pixels along each side."
+            "--resolution",
+            type=int,
+            default=224,
+            show_default=True,
+            help="Pixels along each side, 8 to 4096.",
         ),
     ):
         function = option(function)
@@ -339,20 +343,34 @@ def _parse_part(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+#: What may stand beside --extend: how much, and how. All else comes from the dataset.
+_BESIDE_EXTEND = {
+    *("extend", "count", "shape", "device", "any_device", "workers", "threads", "part"),
+    *("timeout", "images_per_worker", "executor", "address", "estimate"),
+}
+
+
 @main.command()
 @click.option(
     "--n",
     "count",
     type=int,
-    help="Images, or pairs with --pairs.  [default: 250000; val and test: 25000]",
+    help=f"Images, or pairs with --pairs; 1 to {MOST_IMAGES}.  "
+    "[default: 250000; val and test: 25000]",
 )
-@click.option("--out", type=PATH, required=True, help="The dataset's directory.")
 @click.option(
-    "--pairs",
-    is_flag=True,
-    help="Images 2i and 2i + 1 are a positive pair, drawn exactly from --conditional.",
+    "--out",
+    type=PATH,
+    help="The dataset's directory.  [default: data/PRESET, such as data/3dident; what is not the "
+    "default follows: data/3dident-direct-64-test]",
 )
-@_conditional_options
+@click.option(
+    "--extend",
+    type=PATH,
+    metavar="DATASET",
+    help="Continue this dataset with all of its settings, to --n or to the largest number that was "
+    "ever asked for.",
+)
 @_generator_options
 @click.option(
     "--split", default="train", show_default=True, metavar="NAME", help="train, val or test."
@@ -365,6 +383,12 @@ def _parse_part(text: str) -> tuple[int, int]:
     metavar="FILE.npy",
     help="Render these raw latents, (N, 10) in [-1, 1], instead of sampling.",
 )
+@click.option(
+    "--pairs",
+    is_flag=True,
+    help="Images 2i and 2i + 1 are a positive pair, drawn exactly from --conditional.",
+)
+@_conditional_options
 @_render_options
 @click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Of each process."
@@ -384,7 +408,9 @@ def _parse_part(text: str) -> tuple[int, int]:
     "--any-device", is_flag=True, help="Continue a dataset begun on another kind of device."
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=1), help="Seconds after which an image counts as hung."
+    "--timeout",
+    type=click.FloatRange(min=1),
+    help="Seconds after which an image counts as hung.  [default: 600, and more above 224 pixels]",
 )
 @click.option(
     "--images-per-worker",
@@ -412,14 +438,8 @@ def _parse_part(text: str) -> tuple[int, int]:
 )
 def render(
     count: int | None,
-    out: Path,
-    pairs: bool,
-    conditional: str | None,
-    sigma: str | None,
-    lam: str | None,
-    beta: float | None,
-    unchanged: tuple[str, ...],
-    change: str | None,
+    out: Path | None,
+    extend: Path | None,
     preset: str,
     shape: str | None,
     material: str | None,
@@ -427,6 +447,13 @@ def render(
     split: str,
     seed: int,
     latents_file: Path | None,
+    pairs: bool,
+    conditional: str | None,
+    sigma: str | None,
+    lam: str | None,
+    beta: float | None,
+    unchanged: tuple[str, ...],
+    change: str | None,
     resolution: int,
     quality: str,
     device: str,
@@ -446,14 +473,19 @@ def render(
     """Render a dataset, or go on where an earlier run was stopped.
 
     Finished shards are never lost: run the same command again to continue, and with a
-    larger --n to extend.
+    larger --n to extend; or name the dataset with --extend.
+
+    \b
+    Examples:
+      3dident render --n 250000
+      3dident render --n 4000 --engine direct --resolution 64 --out data/small
+      3dident render --extend data/small --n 8000
     """
     from threedident.latents import SPLIT_SIZES, load_raw_latents, sample_raw_latents
     from threedident.partners import check_renderable
-    from threedident.render.engine import EngineSettings
     from threedident.render.job import (
+        Content,
         JobOptions,
-        dataset_settings,
         default_timeout,
         default_workers,
         probe,
@@ -464,7 +496,7 @@ def render(
     from threedident.render.mesh import SHAPES, get_mesh
     from threedident.render.workers import IMAGES_PER_WORKER
     from threedident.shards import default_shard_size, storage_options
-    from threedident.store import MANIFEST, DatasetDir, Manifest, read_manifest
+    from threedident.store import MANIFEST, DatasetDir, Manifest, check_place, read_manifest
 
     if count is not None and not 1 <= count <= MOST_IMAGES:
         raise UsageError(f"--n must be at least 1 and at most {MOST_IMAGES}, found {count}")
@@ -476,27 +508,63 @@ def render(
         raise UsageError("--address is of a Ray cluster: add --executor ray")
     if executor == "ray" and estimate:
         raise UsageError("--estimate measures this machine: leave out --executor ray")
-    generator = _load_preset(preset, shape, material, fixed)
-    EngineSettings(generator, resolution, quality, device, engine)
+    given_options, wanted = _given_options(), None
     storage_options("images", (), compression or "none")
-    mesh = get_mesh(generator.shape)
-    for warning in () if generator.shape in SHAPES else mesh.warnings():
-        click.echo(f"warning: {warning}", err=True)
-    given = load_raw_latents(latents_file) if latents_file else None
-    process = None
-    if pairs:
-        if given is not None:
-            raise UsageError("--pairs draws the latents itself: leave out --latents")
-        process = _parse_conditional(conditional, sigma, lam, beta, unchanged, change)
-        check_renderable(process)
-    elif any(o not in (None, ()) for o in (conditional, sigma, lam, beta, unchanged, change)):
-        raise UsageError("a conditional is for positive pairs: add --pairs")
-    if given is None:
-        total = (SPLIT_SIZES[split] if count is None else count) * (2 if pairs else 1)
+    if extend is not None:
+        if others := [name for key, name in given_options.items() if key not in _BESIDE_EXTEND]:
+            raise UsageError(
+                f"--extend takes all settings from the dataset: leave out {', '.join(others)}"
+            )
+        out, there = extend, DatasetDir.open(extend)
+        content, wanted = Content.of(there, shape), there.wanted()
+    else:
+        generator = _load_preset(preset, shape, material, fixed)
+        given = load_raw_latents(latents_file) if latents_file else None
+        process = None
+        if pairs:
+            if given is not None:
+                raise UsageError("--pairs draws the latents itself: leave out --latents")
+            process = _parse_conditional(conditional, sigma, lam, beta, unchanged, change)
+            check_renderable(process)
+        elif any(o not in (None, ()) for o in (conditional, sigma, lam, beta, unchanged, change)):
+            raise UsageError("a conditional is for positive pairs: add --pairs")
+        if given is not None and (both := given_options.keys() & {"seed", "split"}):
+            named = " and ".join(given_options[key] for key in sorted(both))
+            raise UsageError(f"--latents are not sampled, so that {named} would do nothing")
+        content = Content(generator, resolution, quality, engine, seed, split, given, process)
+        if out is None:
+            out = _default_out(preset, split, engine, quality, resolution, pairs)
+    content.engine_settings(device)  # complains at once
+    check_place(out)
+    generator, given, engine = content.preset, content.given, content.engine
+    each = 1 if content.conditional is None else 2
+    if given is None and count is not None:
+        total = count * each
+    elif given is None and extend is None:
+        total = SPLIT_SIZES[content.split] * each
+    elif given is None:
+        if wanted is None:
+            raise UsageError(f"{out} does not record how many images it shall have: add --n")
+        total = wanted
     else:
         total = len(given) if count is None else count
         if total > len(given):
-            raise UsageError(f"--n {total} is more than the {len(given)} rows of {latents_file}")
+            raise UsageError(
+                f"--n {total} is more than the {len(given)} rows of "
+                f"{latents_file or 'its given latents'}"
+            )
+        try:
+            generator.require_fixed(given, str(latents_file or "the given latents"))
+        except UsageError as error:
+            if not (out / MANIFEST).exists():
+                raise
+            # Older versions altered them and said nothing.
+            click.echo(f"warning: {error}. {out} was begun so, and goes on", err=True)
+    mesh = get_mesh(generator.shape)
+    for warning in () if generator.shape in SHAPES else mesh.warnings():
+        click.echo(f"warning: {warning}", err=True)
+    if unseen := content.frame_warning():
+        click.echo(f"warning: {unseen}", err=True)
 
     again = shlex.join(["3dident", *sys.argv[1:]])
     with contextlib.ExitStack() as stack:
@@ -515,27 +583,26 @@ def render(
             # "auto" is settled when a dataset is created; going on means the same device.
             before = read_manifest(out).engine["device"]
             kind = before if before in found.devices else kind
-        settings = EngineSettings(generator, resolution, quality, kind, engine, found.version)
-        content = dataset_settings(
-            settings, seed=seed, split=split, given=given, conditional=process
-        )
+        settings = content.engine_settings(kind, found.version)
         options = JobOptions(
             workers=workers or (IN_FLIGHT if cluster else default_workers(kind, found, threads)),
             threads=threads,
             devices=found.devices[kind],
             part=member,
             parts=members,
-            timeout=timeout or default_timeout(resolution),
+            timeout=timeout or default_timeout(content.resolution),
             images_per_worker=images_per_worker or IMAGES_PER_WORKER,
         )
         if estimate and not (out / MANIFEST).exists():
-            size = shard_size or default_shard_size(resolution)
-            manifest = Manifest.new(content, size, compression or "none", generator.about())
+            size = shard_size or default_shard_size(content.resolution)
+            manifest = Manifest.new(
+                content.settings(settings), size, compression or "none", generator.about()
+            )
             _estimate(DatasetDir(out, manifest), total, settings, options, given)
             return
         dataset = DatasetDir.create_or_open(
             out,
-            content,
+            content.settings(settings),
             shard_size=shard_size,
             compression=compression,
             about=generator.about(),
@@ -545,14 +612,116 @@ def render(
         if estimate:
             _estimate(dataset, total, settings, options, given)
             return
-        dataset.record_wanted(total)
+        where = f"{options.workers} process{'es' * (options.workers > 1)}"
+        if cluster:
+            where = "a Ray cluster"
+
+        def announce() -> None:
+            for line in _first_lines(dataset, total, settings, options, where):
+                click.echo(line, err=True)
+            sys.stderr.flush()
+
         try:
             how = cluster.render if cluster else render_here
-            summary = render_dataset(dataset, total, settings, options, how)
+            summary = render_dataset(dataset, total, settings, options, how, announce)
         except (DatasetError, RenderError, KeyboardInterrupt) as error:
             click.echo(f"finished shards are kept; to continue: {again}", err=True)
             raise error
     _report(dataset, summary, again)
+
+
+def _given_options() -> dict[str, str]:
+    """The options that were given on the command line: their parameters' names, and --names."""
+    context = click.get_current_context()
+    typed = click.core.ParameterSource.COMMANDLINE
+    return {
+        option.name: option.opts[0]
+        for option in context.command.params
+        if option.name and context.get_parameter_source(option.name) is typed
+    }
+
+
+def _default_out(
+    preset: str,
+    split: str,
+    engine: str,
+    quality: str,
+    resolution: int,
+    pairs: bool,
+) -> Path:
+    """Where `render` writes without --out.
+
+    Raises:
+        UsageError: an option decides the content, and the default would not show it.
+    """
+    from threedident.store import default_out
+
+    context = click.get_current_context()
+    unnamed = ("shape", "material", "fixed", "seed", "latents_file")
+    others = [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in unnamed and context.params[option.name] not in (None, (), 0)
+    ]
+    target = default_out(
+        preset, split, engine=engine, quality=quality, resolution=resolution, pairs=pairs
+    )
+    if others:
+        raise UsageError(
+            f"with {', '.join(others)}, say where it shall lie, for example --out {target}-mine: "
+            "the default directory is named after preset, engine, quality, resolution, pairs "
+            "and split alone"
+        )
+    return target
+
+
+def _first_lines(
+    dataset: DatasetDir, total: int, settings: EngineSettings, options: JobOptions, where: str
+) -> list[str]:
+    """What is said before the work: what and where, disk, how to make it faster and to stop."""
+    import shutil
+
+    from threedident.progress import format_bytes
+    from threedident.render.job import image_bytes
+    from threedident.shards import missing_intervals
+
+    root, manifest = dataset.root, dataset.manifest
+    shards = dataset.shards()
+    have = sum(interval.count for interval in shards)
+    lacks, ours = (
+        sum(
+            interval.count
+            for interval in missing_intervals(
+                total, manifest.shard_size, shards, part=part, parts=parts
+            )
+        )
+        for part, parts in ((0, 1), (options.part, options.parts))
+    )
+    if not ours:
+        more = [f"{root} already has {have} images, more than the {total} asked for"]
+        return more if have > total else []
+    latents = manifest.settings["latents"]["source"]
+    what = f"{total:,} images" if latents != "pairs" else f"{total // 2:,} pairs, {total:,} images,"
+    drawn = f"split {manifest.settings['split']}, seed {manifest.settings['seed']}"
+    rest = f"part {options.part}/{options.parts}, {ours:,} of the rest," * (options.parts > 1)
+    size = image_bytes(ours, settings.resolution)
+    faster = (
+        settings.engine == "cycles"
+        and settings.device == "cpu"  # all that it was measured on
+        and settings.preset.material != "crystal"
+    )
+    return [
+        f"rendering {what} into {root}: preset {settings.preset.name}, "
+        f"{'given latents' if latents == 'file' else drawn}, {settings.resolution} x "
+        f"{settings.resolution} pixels",
+        f"engine {settings.engine}, quality {settings.quality}, {settings.device}, on {where}",
+        f"{total - lacks:,} of {total:,} images are there; {rest or 'the rest'} takes "
+        f"{'up to ' * (manifest.compression != 'none')}{format_bytes(size)} of disk "
+        f"({format_bytes(shutil.disk_usage(root).free)} are free)",
+        "how long it takes is said after half a minute; --estimate measures it beforehand"
+        + ("; --engine direct is quicker" if faster else ""),
+        "Ctrl-C stops it and keeps what is finished; the same command continues",
+    ]
 
 
 def _estimate(

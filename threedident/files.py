@@ -12,7 +12,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,24 @@ def explaining_write_errors(path: Path) -> Iterator[None]:
         if code:
             text = os.strerror(code)
         raise DatasetError(f"cannot write {path}: {text}") from error
+
+
+def lock(file: IO[Any]) -> bool:
+    """Locks an open file for this process, until it is closed or the process ends.
+
+    Returns:
+        False where another process has locked it. True where it is locked now, and on a system
+        or disk without locks, where nothing is held.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return True
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -91,5 +91,8 @@ def load_raw_latents(path: str | Path) -> Float32:
     try:
         array = read_npy(Path(path))
     except ValueError as error:
-        raise UsageError(f"cannot read the latents {error}") from error
+        advice = f". Save them with numpy.save, as an array of shape (N, {NUM_FACTORS})"
+        raise UsageError(
+            f"cannot read the latents {error}{advice if Path(path).is_file() else ''}"
+        ) from error
     return check_raw_latents(array, str(path))

@@ -7,9 +7,13 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import math
+import os
 import re
 import shlex
+import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -19,11 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.distributions import PairProcess, parse_distribution
-from threedident.errors import DatasetError
+from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTORS
 from threedident.files import (
     create_json,
     explaining_write_errors,
+    lock,
     read_json,
     read_npy,
     replacing,
@@ -31,7 +36,7 @@ from threedident.files import (
 )
 from threedident.latents import check_raw_latents, sample_raw_latents
 from threedident.partners import sample_pair_latents
-from threedident.presets import Preset, parse_preset
+from threedident.presets import DEFAULT_PRESET, Preset, parse_preset
 from threedident.shards import (
     ImageSums,
     Interval,
@@ -49,6 +54,9 @@ MANIFEST = "dataset.json"
 STATS = "stats.json"
 WANTED = "wanted.json"
 LOCK = ".lock"
+_RENDER_LOCK = re.compile(r"\.render-(\d{1,9})-of-([1-9]\d{0,8})\.lock")
+_MOST_WANTED = 10**9  # images
+_PATIENCE = 60.0  # seconds for a lock that others hold for milliseconds
 GIVEN_LATENTS = "given_raw_latents"
 LOGS = "logs"
 
@@ -279,6 +287,73 @@ def differences(
     return found
 
 
+def _without_consequences(found: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
+    """Differences without those that merely follow from another one of them."""
+    changed = {name for name, _, _ in found}
+    follows: tuple[str, ...] = ()
+    if changed & {"engine.name", "engine.quality"}:
+        follows += ("engine.",)  # samples, and of another engine also version and recipe
+    if "latents.source" in changed:
+        follows += ("latents.", "seed", "split")
+    kept = {"engine.name", "engine.quality", "engine.device", "latents.source"}
+    if "engine.name" not in changed:
+        kept |= {"engine.version", "engine.recipe"}
+    return [
+        (name, there, asked)
+        for name, there, asked in found
+        # Seed and split of given latents are null.
+        if name in kept
+        or not name.startswith(follows)
+        or (name in ("seed", "split") and None not in (there, asked))
+    ]
+
+
+def default_out(
+    preset: str = DEFAULT_PRESET,
+    split: str = "train",
+    *,
+    engine: str = "cycles",
+    quality: str = "standard",
+    resolution: int = 224,
+    pairs: bool = False,
+) -> Path:
+    """Where a dataset lies unless one says where: data/3dident, data/3dident-test, ...
+
+    The name has the preset (of a file: its stem), and whatever of the other arguments is not
+    the default, in this order: engine, quality, resolution, pairs, split.
+    """
+    own = str(preset).endswith(".toml")
+    name = [Path(preset).stem if own else preset]
+    name += [engine] * (engine != "cycles") + [quality] * (quality != "standard")
+    name += [str(resolution)] * (resolution != 224) + ["pairs"] * pairs
+    name += [split] * (split != "train")
+    return Path("data") / "-".join(name)
+
+
+def check_place(root: Path) -> None:
+    """Checks that a dataset can be begun or continued in a directory, which may be missing.
+
+    Raises:
+        DatasetError: it is a file, or holds something else.
+    """
+    if root.exists() and not root.is_dir():
+        raise DatasetError(f"{root} is a file, not a directory: choose another --out")
+    if not root.exists() or (root / MANIFEST).exists():
+        return
+    foreign = sorted(
+        p.name
+        for p in root.iterdir()
+        if p.name not in (LOGS, WANTED, LOCK)
+        and not p.name.startswith((".tmp-", ".render-", GIVEN_LATENTS))
+    )
+    # Once more: another process may have begun the dataset meanwhile.
+    if foreign and not (root / MANIFEST).exists():
+        raise DatasetError(
+            f"{root} is not empty and is no dataset (it holds {', '.join(foreign[:3])}"
+            f"{', ...' if len(foreign) > 3 else ''}): choose a new directory"
+        )
+
+
 class DatasetDir:
     """A dataset directory, opened."""
 
@@ -326,30 +401,24 @@ class DatasetDir:
         Raises:
             DatasetError: the directory holds something else, or a dataset with other
                 settings; or it cannot be written to.
+            UsageError: given latents are not at the values of the preset's fixed factors.
         """
         storage_options("images", (), compression or "none")
+        check_place(root)
         with explaining_write_errors(root):
             root.mkdir(parents=True, exist_ok=True)
-            foreign = sorted(
-                p.name
-                for p in root.iterdir()
-                if p.name != LOGS and not p.name.startswith((".tmp-", GIVEN_LATENTS))
-            )
-        if not (root / MANIFEST).exists() and foreign:
-            raise DatasetError(
-                f"{root} is not empty and is no dataset (it holds {', '.join(foreign[:3])}"
-                f"{', ...' if len(foreign) > 3 else ''}): choose a new directory"
-            )
         if not (root / MANIFEST).exists():
+            size = shard_size or default_shard_size(settings["resolution"])
+            manifest = kept or Manifest.new(settings, size, compression or "none", about or {})
             if given is not None:
+                if kept is None and manifest.preset is not None:
+                    manifest.preset.require_fixed(given, "the given latents")
                 # Before the manifest: a dataset that is there has all it refers to.
                 with (
                     replacing(_given_path(root, latents_digest(given))) as temporary,
                     temporary.open("wb") as file,
                 ):
                     np.save(file, given)
-            size = shard_size or default_shard_size(settings["resolution"])
-            manifest = kept or Manifest.new(settings, size, compression or "none", about or {})
             create_json(root / MANIFEST, manifest.as_dict())
         dataset = cls.open(root)
         dataset._refuse_other(settings, shard_size, compression, any_device=any_device)
@@ -368,6 +437,7 @@ class DatasetDir:
         found = differences(self.manifest.settings, asked)
         if any_device:
             found = [d for d in found if d[0] != "engine.device"]
+        found = _without_consequences(found)
         storage = {"shard_size": shard_size, "compression": compression}
         for key, value in storage.items():
             if value is not None and value != getattr(self.manifest, key):
@@ -375,15 +445,30 @@ class DatasetDir:
         if not found:
             return
         lines = [f"  {name}: the dataset has {a!r}, this command {b!r}" for name, a, b in found]
-        hint = ""
+        hint = how = ""
+        if self.manifest.preset is not None:
+            how = f" (`3dident render --extend {shlex.quote(str(self.root))}` takes them from it)"
         if [name for name, _, _ in found] == ["engine.device"]:
             hint = " (--any-device continues it all the same, and records it in each shard)"
         raise DatasetError(
             f"{self.root} was made with other settings:\n"
             + "\n".join(lines)
             + f"\nIt was made by: {self.manifest.command}\n"
-            + f"Give the same settings to continue it, or another --out{hint}"
+            + f"Give the same settings to continue it{how}, or another --out{hint}"
         )
+
+    def given_latents(self) -> Float32 | None:
+        """The raw latents (N, 10) that the dataset was given; None where it was given none.
+
+        Raises:
+            DatasetError: the file of given latents is missing or has been changed.
+        """
+        source = self.manifest.settings["latents"]
+        if source["source"] != "file":
+            return None
+        if self._given is None:
+            self._given = self._read_given(source["sha256"])
+        return self._given
 
     def raw_latents(self, indices: Iterable[int]) -> Float32:
         """The raw latents that images have by this dataset's settings, (N, 10).
@@ -419,17 +504,6 @@ class DatasetDir:
             raw = given[numbers]
         preset = self.manifest.preset
         return preset.hold_fixed(raw) if preset else raw
-
-    def given_latents(self) -> Float32 | None:
-        """The raw latents that were given to render, (N, 10), in full; None where none were.
-
-        Raises:
-            DatasetError: the file that holds them is missing or has been changed.
-        """
-        source = self.manifest.settings["latents"]
-        if source["source"] == "file" and self._given is None:
-            self._given = self._read_given(source["sha256"])
-        return self._given
 
     def _read_given(self, digest: str) -> Float32:
         path = _given_path(self.root, digest)
@@ -488,7 +562,7 @@ class DatasetDir:
         except DatasetError as error:
             raise DatasetError(f"{error}: {advice}") from error
         count = data.get("images") if isinstance(data, dict) else None
-        if type(count) is not int or count < 1:
+        if type(count) is not int or not 1 <= count <= _MOST_WANTED:
             raise DatasetError(f"{path} is damaged, it holds no number of images: {advice}")
         return count
 
@@ -507,22 +581,74 @@ class DatasetDir:
                 write_json(self.root / WANTED, {"images": count})
 
     @contextlib.contextmanager
+    def only_render(self, part: int = 0, parts: int = 1) -> Iterator[None]:
+        """Holds the shards whose number is `part` modulo `parts` for this process's rendering.
+
+        The kernel ends it with the process, however that ends. Disks without locks hold nothing.
+
+        Raises:
+            UsageError: another process renders some of these shards.
+            DatasetError: the directory cannot be written to.
+        """
+        with contextlib.ExitStack() as stack:
+            with self._locked():
+                for path in self.root.glob(".render-*.lock"):
+                    self._refuse_shared(path, part, parts)
+                path = self.root / f".render-{part}-of-{parts}.lock"
+                with explaining_write_errors(path):
+                    file = stack.enter_context(path.open("w", encoding="utf-8"))
+                    lock(file)
+                    now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+                    file.write(f"pid {os.getpid()} on {socket.gethostname()}, since {now}\n")
+                    file.flush()
+            try:
+                yield
+            finally:
+                # With the lock on names: nobody holds a file that has lost its name.
+                with contextlib.suppress(DatasetError, OSError), self._locked():
+                    path.unlink()
+
+    def _refuse_shared(self, path: Path, part: int, parts: int) -> None:
+        """Raises a UsageError where a lock is held that covers some of the same shards."""
+        found = _RENDER_LOCK.fullmatch(path.name)
+        if found is None:
+            return
+        its_part, its_parts = int(found[1]), int(found[2])
+        # Some number is `part` modulo `parts` and also `its_part` modulo `its_parts` if and
+        # only if the two agree modulo the greatest common divisor.
+        if (part - its_part) % math.gcd(parts, its_parts):
+            return
+        with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
+            if lock(file):  # left behind by a process that was killed
+                path.unlink()
+                return
+            what = "all of it" if its_parts == 1 else f"--shard {its_part}/{its_parts}"
+            raise UsageError(
+                f"another process renders {self.root} ({what}): "
+                f"{file.readline(200).strip() or 'it does not say which'}. Wait for it, or stop "
+                "it and run this command again. To share the work, start all of them with --shard "
+                f"I/K. If its machine is gone for good, remove {path}"
+            )
+
+    @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Holds the directory's small files for this process; waits while another has them.
 
-        The kernel takes the lock from a process that is killed. Where the system or the disk
-        has no locks, nothing is held.
+        Raises:
+            DatasetError: another process does not let go of them, or they cannot be written.
         """
         path = self.root / LOCK
         with explaining_write_errors(path):
             file = path.open("a")
         with file:
-            try:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except (ImportError, OSError):
-                pass
+            until = time.monotonic() + _PATIENCE
+            while not lock(file):
+                if time.monotonic() > until:
+                    raise DatasetError(
+                        f"{path} stays locked by another process: if none is at work on "
+                        f"{self.root}, remove it"
+                    )
+                time.sleep(0.01)
             yield
 
     def shards(self) -> dict[Interval, Path]:

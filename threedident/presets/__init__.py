@@ -71,6 +71,23 @@ class Preset:
             raw[:, factor_index(name)] = value
         return raw
 
+    def require_fixed(self, raw_latents: npt.NDArray[np.float32], source: str) -> None:
+        """Checks that raw latents (N, 10) have the fixed factors at their values.
+
+        Raises:
+            UsageError: a row has another value; `source` names where the latents came from.
+        """
+        for name, value in self.fixed.items():
+            column = factor_index(name)
+            off = np.flatnonzero(raw_latents[:, column] != np.float32(value))
+            if len(off):
+                raise UsageError(
+                    f"{source}: {name} is held at raw {value:g} (by --fix, or by preset "
+                    f"{self.name!r}), but row {off[0]} has {raw_latents[off[0], column]:g} "
+                    f"({len(off)} rows of {len(raw_latents)} differ). Given latents are not "
+                    f"altered: set column {column} to {value!r} in all rows, or do not hold {name}"
+                )
+
     def ambiguities(self) -> list[str]:
         """Why the generator is not injective, a line a reason; empty where it is."""
         reasons = []
