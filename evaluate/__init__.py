@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from threedident.evaluate.metrics import mcc as mcc
     from threedident.evaluate.metrics import nonlinear_r2 as nonlinear_r2
     from threedident.evaluate.run import evaluate as evaluate
+    from threedident.evaluate.run import score_codes as score_codes
     from threedident.evaluate.scoring import score as score
 
 _MODULES = {
     "threedident.evaluate.disentanglement": ("dci", "explicitness", "mig", "modularity", "sap"),
     "threedident.evaluate.metrics": ("block_r2", "linear_r2", "mcc", "nonlinear_r2"),
-    "threedident.evaluate.run": ("evaluate",),
+    "threedident.evaluate.run": ("evaluate", "score_codes"),
     "threedident.evaluate.scoring": ("score",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from threedident.evaluate import run as _run
     from threedident.evaluate.metrics import linear_r2 as linear_r2
     from threedident.evaluate.metrics import mcc as mcc
+    from threedident.evaluate.run import score_codes as score_codes
     from threedident.evaluate.scoring import score as score
     from threedident.factors import FACTOR_NAMES as FACTOR_NAMES
     from threedident.factors import FACTORS as FACTORS
@@ -77,6 +78,7 @@ _MODULES = {
     ),
     "threedident.errors": ("ThreeDIdentError",),
     "threedident.evaluate.metrics": ("linear_r2", "mcc"),
+    "threedident.evaluate.run": ("score_codes",),
     "threedident.evaluate.scoring": ("score",),
     "threedident.factors": ("FACTORS", "FACTOR_NAMES"),
     "threedident.presets": ("Preset", "load_preset"),
