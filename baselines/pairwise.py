@@ -272,8 +272,8 @@ def _compiled(*flags: str) -> Callable[[Function], Function]:
 def _jit(function: Callable[..., Any], flags: set[str], cache: bool = False) -> Any:
     # Without the interpreter's lock, threads of Python will do: not every layer of threads that
     # numba may find survives a fork and calls from two threads.
-    # Helpers are inlined without exception: a kernel just compiled would else call them as they were
-    # compiled by themselves, one from the cache as they were compiled with it, and the two may
+    # Helpers are inlined without exception: a kernel just compiled would else call them as
+    # compiled by themselves, one from the cache as compiled with it, and the two may
     # round otherwise.
     return numba.njit(
         nogil=True, error_model="numpy", fastmath=flags, cache=cache, forceinline=not cache

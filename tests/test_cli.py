@@ -124,6 +124,20 @@ def test_every_option_of_the_commands_that_look_at_datasets_has_words(cli, name)
             assert "[default: " in option.help
 
 
+def test_the_checkout_works_without_being_installed():
+    root = Path(__file__).parents[1]
+    code = (
+        f"import sys; sys.path.insert(0, {str(root)!r})\n"
+        "sys.meta_path = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
+        "import threedident\n"
+        "from threedident.datasets import Normal\n"
+        "import threedident.baselines.presets, threedident.evaluate.run\n"
+        f"assert threedident.baselines.__file__.startswith({str(root)!r})\n"
+    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_doctor(cli):
     said = cli("doctor").stdout
     assert re.search(r"^ok     Blender +4\.5\.", said, re.MULTILINE)

@@ -6,6 +6,9 @@ import concurrent.futures
 import itertools
 import math
 import multiprocessing
+import os
+import subprocess
+import sys
 import tracemalloc
 
 import hypothesis
@@ -21,6 +24,15 @@ from threedident.baselines.pairwise import log_sum_exp
 from threedident.errors import UsageError
 from threedident.sampling import seeded
 
+#: Prints what the kernels make of the same codes.
+_PRINTS_GRADIENTS = """
+import torch
+from threedident.baselines.pairwise import log_sum_exp
+a, b = torch.randn(2, 64, 10, generator=torch.Generator().manual_seed(0)).requires_grad_()
+for p in (None, 1, 2, 3):
+    sums = log_sum_exp(a, b, p, backend="numba")
+    print([t.tolist() for t in (sums, *torch.autograd.grad(sums.sum(), (a, b)))])
+"""
 POWERS = (None, 1, 2, 3, 1.5, 2.5)
 BACKENDS = ("numba", "torch")
 few = hypothesis.settings(max_examples=25)
@@ -247,6 +259,23 @@ def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch):
     assert compile_again(False) is None
     monkeypatch.setattr(pairwise, "numba", None)
     assert compile_again(False) is None
+
+
+def test_kernels_round_alike_just_compiled_and_from_the_cache(tmp_path):
+    """Else the first training on a machine ends with other weights than all later ones."""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", _PRINTS_GRADIENTS],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    ]
+    assert list(tmp_path.rglob("*.nbc"))
+    assert said[0].count("[") > 500
+    assert said[0] == said[1]
 
 
 def test_threads_change_only_the_rounding(two_threads):

@@ -10,9 +10,15 @@ Every name is imported when it is first used: `import threedident` itself loads 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from threedident._lazy import lazy_names
+
+_HERE = os.path.dirname(__file__)  # noqa: PTH120
+if not os.path.isdir(os.path.join(_HERE, "datasets")):  # noqa: PTH112, PTH118
+    # In the checkout itself, where the subpackages are the folders beside this one.
+    __path__.append(os.path.dirname(_HERE))  # noqa: PTH120
 
 if TYPE_CHECKING:
     from threedident import baselines as baselines
