@@ -87,7 +87,8 @@ def test_names_are_imported_when_they_are_asked_for_and_types_see_the_same_ones(
         assert name in dir(module)
         assert getattr(module, name) is not None
     tree = ast.parse(Path(module.__file__).read_text())
-    typed = next(node for node in tree.body if isinstance(node, ast.If)).body
+    branches = [node for node in tree.body if isinstance(node, ast.If)]
+    typed = next(node.body for node in branches if ast.unparse(node.test) == "TYPE_CHECKING")
     seen = {alias.asname for node in typed for alias in getattr(node, "names", ())}
     seen |= {t.id for node in typed if isinstance(node, ast.Assign) for t in node.targets}
     seen |= {node.target.id for node in typed if isinstance(node, ast.AnnAssign)}

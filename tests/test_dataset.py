@@ -242,7 +242,7 @@ def test_what_a_dataset_says_of_itself(forms, tmp_path):
     )
     published = forms["published"]
     assert repr(ThreeDIdent(published, factors="x")) == (
-        f"ThreeDIdent({published}, 12 x 32 x 32, factor x)"
+        f"ThreeDIdent({published}, 12 x 32 x 32, preset 3dident, train split, factor x)"
     )
     assert (
         repr(TwoViews(small, batch_size=5))
@@ -263,7 +263,7 @@ def test_batches_of_batches_are_refused(forms):
 
 def test_a_single_shard_is_called_one(forms):
     shard = next(iter(list_shards(forms["shards"]).values()))
-    said = f"is one shard of a dataset: give its directory, {forms['shards']}"
+    said = f"is one shard of the dataset {forms['shards']}: open that"
     with pytest.raises(DatasetError, match=said):
         ThreeDIdent(shard)
 

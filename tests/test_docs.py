@@ -24,6 +24,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import click
 import numpy as np
@@ -33,6 +34,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from threedident.baselines.experiment import load_experiment
 from threedident.cli import main
+from threedident.evaluate.scoring import METRICS
 from threedident.render import job
 
 ROOT = Path(__file__).parents[1]
@@ -320,6 +322,12 @@ GRANTED: dict[str, Callable[[Path], None]] = {
     "encoder.onnx": encoder,
     "mine.npy": lambda path: np.save(path, np.zeros((3, 10), np.float32)),
 }
+
+
+@pytest.fixture(autouse=True)
+def _metrics_of_pages_go_with_them():
+    with mock.patch.dict(METRICS):
+        yield
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -414,7 +414,7 @@ def test_a_disk_that_fills_up(tmp_path, form):
 
 def test_parquet_without_pyarrow(tmp_path, monkeypatch, made):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"threedident\[export\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[export\]'"):
         write(tmp_path / "made", tmp_path / "out", "parquet")
     assert not (tmp_path / "out").exists()
     write(tmp_path / "made", tmp_path / "out", "webdataset")

@@ -154,7 +154,7 @@ def test_calls_in_another_process():
     assert call_in_process(max, 3, 5) == 5
     with pytest.raises(UsageError, match="wrong"):
         call_in_process(faulty.raise_usage)
-    with pytest.raises(MissingExtraError, match=r"pip install 'threedident\[render\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[render\]'"):
         call_in_process(faulty.raise_missing)
     with pytest.raises(RenderError, match="ZeroDivisionError"):
         call_in_process(divmod, 1, 0)
