@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -119,18 +120,16 @@ def count_of(images: int, wanted: int | None) -> str:
 
 def how_to_complete(about: Mapping[str, Any]) -> str:
     """What to do about a dataset of which images are missing."""
-    settings, wanted = about["settings"], about["wanted"]
+    settings = about["settings"]
     if settings is None or settings["preset"] is None:
         return "to complete it: write it again from what it was imported from"
-    again = "`3dident render` with the settings it was made with completes it"
     if about["form"] != "shards":
-        again = "complete the dataset directory it was written from, and write it again; or turn "
-        again += "it into shards (`3dident convert --to shards`) and go on with `3dident render`"
-    elif about["command"]:
-        count = wanted and (wanted // 2 if settings["latents"]["source"] == "pairs" else wanted)
-        again = "to complete it, run its command again"
-        again += f", with --n {count}: {about['command']}" if count else f": {about['command']}"
-    return again
+        return (
+            "complete the dataset directory it was written from, and write it again; or turn it "
+            "into shards (`3dident convert --to shards`) and go on with `3dident render --extend`"
+        )
+    count = "" if about["wanted"] else " --n N"
+    return f"to complete it: 3dident render --extend {shlex.quote(about['dataset'])}{count}"
 
 
 def lines(about: Mapping[str, Any]) -> list[str]:

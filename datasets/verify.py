@@ -60,7 +60,7 @@ class Report:
             )
         if self.imported:
             return "import it again from what it was imported from (`3dident convert --to shards`)"
-        return "`3dident render` with the settings it was made with renders that again"
+        return "`3dident render --extend` with its directory renders that again"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -599,8 +599,12 @@ def test_missing_images_are_named(cli, small_dataset, tmp_path):
     shutil.copytree(small_dataset, tmp_path / "d")
     list(list_shards(tmp_path / "d").values())[1].unlink()
     assert "images 5 to 9" in cli("verify", "d", code=1).stderr
+    advice = cli("info", "d").stdout.splitlines()[3].removeprefix("to complete it: 3dident ")
+    assert advice == "render --extend d"
     assert "images 5 to 9 and 12 to 19" in cli("verify", "d", "--n", 20, code=1).stderr
     assert "lacks images 5 to 9" in cli("pack", "d", "--out", "p.h5", code=2).stderr
+    cli(*advice.split(), "--workers", 1)
+    assert "all is well" in cli("verify", "d").stdout
 
 
 def test_killed_at_random_moments_it_goes_on(cli, tmp_path):

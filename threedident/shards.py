@@ -137,7 +137,7 @@ def require_complete(root: Path, shards: Iterable[Interval]) -> int:
     if missing:
         raise DatasetError(
             f"{root} lacks {name_stretches(missing)}: `3dident verify` says what else is wrong, "
-            "and `3dident render` with the settings it was made with completes it"
+            f"and `3dident render --extend {root}` completes it"
         )
     if not intervals:
         raise DatasetError(f"{root} holds no finished shard yet: run `3dident render`")
