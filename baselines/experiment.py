@@ -30,6 +30,7 @@ BODIES = ("mlp", "resnet18", "resnet34", "resnet50")
 OUTPUTS = ("unbounded", "box", "sphere")
 LOSSES = ("infonce", "aninfonce", "tricl", "alignment-uniformity", "mse")
 _SPACES = typing.get_args(Space)
+OPTIMIZERS = ("adam", "muon")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -105,6 +106,9 @@ class Loss:
         alpha: weight of uniformity in L_AU.
         decorrelation: weight of TriCL's decorrelation term.
         contrast: TriCL's other term, info_nce or spectral.
+        start_steps: steps at the start of a training in which `start_p` and `start_tau` stand
+            for `p` and `tau`; 0 for none.
+        start_p, start_tau: see `start_steps`; None: the same as later.
     """
 
     kind: str = "infonce"
@@ -118,6 +122,9 @@ class Loss:
     alpha: float = 0.5
     decorrelation: float = 1.0
     contrast: str = "info_nce"
+    start_steps: int = 0
+    start_p: float | None = None
+    start_tau: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +134,10 @@ class Training:
     Attributes:
         steps: of the optimiser.
         batch_size: pairs (or single images) to a step, over all devices and accumulated parts.
+        optimizer: adam, or muon: Muon on the encoder's weight matrices and convolution kernels,
+            Adam on all else.
         lr: Adam's learning rate, of the encoder.
+        matrix_lr: Muon's learning rate; None: the same.
         loss_lr: of the loss's own parameters; None: the same.
         schedule: constant, or cosine (to 0 at the last step).
         warmup: steps over which the learning rate rises from 0.
@@ -143,7 +153,9 @@ class Training:
 
     steps: int = 300_001
     batch_size: int = 6144
+    optimizer: str = "adam"
     lr: float = 1e-4
+    matrix_lr: float | None = None
     loss_lr: float | None = None
     schedule: str = "constant"
     warmup: int = 0
@@ -380,6 +392,7 @@ def _check(e: Experiment) -> None:
         (loss.kind, LOSSES, "loss.kind"),
         (loss.contrast, ("info_nce", "spectral"), "loss.contrast"),
         (loss.negatives, ("anchors", "positives", "both"), "loss.negatives"),
+        (training.optimizer, OPTIMIZERS, "training.optimizer"),
         (training.precision, PRECISIONS, "training.precision"),
         (training.schedule, ("constant", "cosine"), "training.schedule"),
     ):
@@ -394,7 +407,9 @@ def _check(e: Experiment) -> None:
     for what, number in (
         ("training.lr", training.lr),
         ("training.loss_lr", training.lr if training.loss_lr is None else training.loss_lr),
+        ("training.matrix_lr", training.lr if training.matrix_lr is None else training.matrix_lr),
         ("loss.tau", loss.tau),
+        ("loss.start_tau", loss.tau if loss.start_tau is None else loss.start_tau),
         ("encoder.radius", encoder.radius),
         ("encoder.size", encoder.size),
     ):
@@ -415,8 +430,12 @@ def _check(e: Experiment) -> None:
             f"training.batch_size must be a multiple of training.accumulate, found "
             f"{training.batch_size} and {training.accumulate}"
         )
-    if loss.p != 0 and not 1 <= loss.p <= 64:
-        raise UsageError(f"loss.p must be 0 (the dot product) or from 1 to 64, found {loss.p}")
+    for what, power in (("p", loss.p), ("start_p", loss.start_p)):
+        if power is not None and power != 0 and not 1 <= power <= 64:
+            raise UsageError(
+                f"loss.{what} must be 0 (the dot product) or from 1 to 64, found {power}"
+            )
+    _check_start(loss, training)
     if not 0 <= loss.alpha <= 1 or loss.decorrelation < 0:
         raise UsageError(
             f"expected loss.alpha in [0, 1] and loss.decorrelation >= 0, found {loss.alpha} and "
@@ -454,6 +473,38 @@ def _check(e: Experiment) -> None:
         _check_targets(e)
     if (data.hard_negatives or data.conditionals) and loss.kind not in ("infonce", "aninfonce"):
         raise UsageError(f"hard negatives and ensembles need infonce or aninfonce: {loss.kind}")
+
+
+def _check_start(loss: Loss, training: Training) -> None:
+    """Refuses a start of the loss, or an optimiser, that would not be held."""
+    asked = loss.start_p is not None or loss.start_tau is not None
+    if loss.start_steps < 0 or asked != (loss.start_steps > 0):
+        raise UsageError(
+            "loss.start_steps goes with loss.start_p or loss.start_tau: set both to begin with "
+            f"another similarity, or neither, found {loss.start_steps}, {loss.start_p} and "
+            f"{loss.start_tau}"
+        )
+    if asked and loss.start_steps >= training.steps:
+        raise UsageError(
+            "loss.start_steps must be less than training.steps, so that the loss itself is "
+            f"minimised at last, found {loss.start_steps} of {training.steps}"
+        )
+    if loss.start_p is not None and loss.kind not in ("infonce", "alignment-uniformity"):
+        raise UsageError(f"loss.start_p: {loss.kind} has no p")
+    if loss.start_p == 0 and loss.kind == "alignment-uniformity":
+        raise UsageError("loss.start_p of alignment-uniformity must be at least 1")
+    if loss.start_tau is not None and (loss.learn_tau or loss.kind not in ("infonce", "aninfonce")):
+        raise UsageError(
+            "loss.start_tau is for infonce and aninfonce with a fixed temperature, found loss.kind "
+            f"= {loss.kind!r} and loss.learn_tau = {str(loss.learn_tau).lower()}"
+        )
+    if training.matrix_lr is not None and training.optimizer != "muon":
+        raise UsageError("training.matrix_lr is Muon's: set training.optimizer=muon, or leave it")
+    if training.optimizer == "muon" and training.precision == "16-mixed":
+        raise UsageError(
+            "training.optimizer = 'muon' does not go with 16-mixed, whose scaled gradients it "
+            "does not see: set training.precision=bf16-mixed"
+        )
 
 
 def _check_targets(e: Experiment) -> None:

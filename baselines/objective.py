@@ -30,6 +30,7 @@ class Objective(nn.Module):
     Attributes:
         members: pairs of views, each with a Lambda of its own.
         hard: hard negatives of an anchor.
+        starting: whether `start_p` and `start_tau` stand for `p` and `tau`; set by the training.
     """
 
     def __init__(self, loss: Loss, codes: int, *, members: int = 1, hard: int = 0) -> None:
@@ -43,6 +44,7 @@ class Objective(nn.Module):
         """
         super().__init__()
         self.loss, self.members, self.hard = loss, members, hard
+        self.starting = False
         self.raw_Lambda: nn.Parameter | None = None
         self.log_tau: nn.Parameter | None = None
         self.raw_S: nn.Parameter | None = None
@@ -56,7 +58,15 @@ class Objective(nn.Module):
     @property
     def tau(self) -> torch.Tensor | float:
         """The temperature."""
+        if self.starting and self.loss.start_tau is not None:
+            return self.loss.start_tau
         return self.loss.tau if self.log_tau is None else self.log_tau.exp()
+
+    @property
+    def p(self) -> float:
+        """The power of the similarity."""
+        start = self.loss.start_p if self.starting else None
+        return self.loss.p if start is None else start
 
     @property
     def Lambda(self) -> torch.Tensor | None:
@@ -68,9 +78,9 @@ class Objective(nn.Module):
         if self.loss.kind == "aninfonce":
             assert self.Lambda is not None
             return losses.Quadratic(self.Lambda[member] / self.tau)
-        if self.loss.p == 0:
+        if self.p == 0:
             return losses.Dot(self.tau)
-        return losses.Power(self.loss.p, self.tau)
+        return losses.Power(self.p, self.tau)
 
     def forward(
         self, codes: Codes, latents: Codes = (), gather: Gather | None = None
@@ -109,7 +119,7 @@ class Objective(nn.Module):
             # The whole loss on every process: the mean of their gradients is its gradient.
             z, z_tilde = gather(torch.stack([z, z_tilde], 1))[0].unbind(1)
         if loss.kind == "alignment-uniformity":
-            return losses.alignment_uniformity(z, z_tilde, loss.alpha, loss.p)
+            return losses.alignment_uniformity(z, z_tilde, loss.alpha, self.p)
         if loss.kind == "tricl":
             assert self.raw_S is not None
             S = nn.functional.softplus(self.raw_S)

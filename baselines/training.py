@@ -64,6 +64,7 @@ from threedident.baselines.encoders import (
     save_encoder,
 )
 from threedident.baselines.objective import Objective
+from threedident.baselines.optimizers import MatrixMuon, make_optimizers
 from threedident.baselines.problem import Problem, Views, make_problem
 from threedident.baselines.records import Records
 from threedident.baselines.rundir import (
@@ -81,6 +82,7 @@ from threedident.baselines.rundir import (
 ENCODER, FAILED = "encoder.pt", "failed.pt"
 _BATCH_STATISTICS = 512  # images to a batch of the published scores
 _PIXELS_AT_ONCE = 1 << 22  # of images that are encoded together
+_OPTIMIZER_KEYS = ("optimizer", "matrix_optimizer")  # of a checkpoint
 _MOST_THREADS = 16  # that prepare batches
 _AT_LATENTS, _MOST_BATCHES = 4096, 8  # pairs on which the loss at the latents is taken
 _WHITENED = 1 << 16  # observations that a whitening is measured on; no scored batch has this number
@@ -345,17 +347,14 @@ class _Run:
         self.supervised = experiment.supervised
         if self.images and training.channels_last:
             encoder = encoder.to(memory_format=torch.channels_last)
+        encoder = encoder.to(fabric.device)  # before Muon keeps views of its weights
         module = _Codes(encoder, objective, compiled=training.compile)
-        groups = [{"params": [p for p in encoder.parameters() if p.requires_grad]}]
-        learned = list(objective.parameters())
-        if learned:
-            groups.append({"params": learned, "lr": training.loss_lr or training.lr})  # type: ignore[dict-item]
-        self.optimizer: Any
+        optimizers = make_optimizers(training, encoder, objective)
         self.module: Any
-        optimizer = torch.optim.Adam(groups, lr=training.lr, fused=True)
-        self.module, self.optimizer = fabric.setup(module, optimizer)
+        self.optimizers: list[Any]
+        self.module, *self.optimizers = fabric.setup(module, *optimizers)
         self.encoder, self.objective = encoder, objective
-        self.rates = [group["lr"] for group in optimizer.param_groups]
+        self.rates = [[group["lr"] for group in each.param_groups] for each in optimizers]
         self.step = 0
         self.seconds = 0.0
         self.factor = 1.0  # of the learning rates, in the last step
@@ -386,7 +385,10 @@ class _Run:
             "seconds": self.seconds,
             "encoder": self.encoder.state_dict(),
             "objective": self.objective.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            **{
+                key: each.state_dict()
+                for key, each in zip(_OPTIMIZER_KEYS, self.optimizers, strict=False)
+            },
             "precision": precision,
             "random": torch.random.get_rng_state(),
             "at_latents": None if at is None else dict(vars(at)),
@@ -409,7 +411,8 @@ class _Run:
             raise TypeError(f"step {self.step!r:.100} after {self.seconds!r:.100} s")
         self.encoder.load_state_dict(state["encoder"])
         self.objective.load_state_dict(state["objective"])
-        self._restore_optimizer(state["optimizer"]["state"])
+        for key, each in zip(_OPTIMIZER_KEYS, self.optimizers, strict=False):
+            self._restore_optimizer(each, state[key]["state"])
         self.fabric._precision.load_state_dict(state["precision"])
         torch.random.set_rng_state(state["random"])
         if state["at_latents"]:
@@ -422,20 +425,22 @@ class _Run:
         if not numbers or (self.scores and not {"linear_r2", "mcc"} <= set(self.scores)):
             raise TypeError(f"scores are {self.scores!r:.200}")
 
-    def _restore_optimizer(self, moments: dict[int, Any]) -> None:
-        """Takes Adam's moments; all else of it is the experiment's."""
-        own = self.optimizer.state_dict()
-        self.optimizer.load_state_dict({**own, "state": moments})
-        for group in self.optimizer.param_groups:
+    def _restore_optimizer(self, optimizer: Any, moments: dict[int, Any]) -> None:
+        """Takes the moments of Adam or Muon; all else of it is the experiment's."""
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        for group in optimizer.param_groups:
             for parameter in group["params"]:
-                there = self.optimizer.state.get(parameter)
+                there = optimizer.state.get(parameter)
                 if there is None:  # of an objective without use for it
                     continue
                 shape = parameter.shape
-                for name, expected in {"step": (), "exp_avg": shape, "exp_avg_sq": shape}.items():
+                expected = {"step": (), "exp_avg": shape, "exp_avg_sq": shape}
+                if isinstance(optimizer.optimizer, MatrixMuon):
+                    expected = {"momentum_buffer": shape}
+                for name, size in expected.items():
                     value = there[name]
-                    if value.shape != expected or not value.is_floating_point():
-                        raise TypeError(f"{name} is {value!r:.100}, expected shape {expected}")
+                    if value.shape != size or not value.is_floating_point():
+                        raise TypeError(f"{name} is {value!r:.100}, expected shape {size}")
 
     # Training
 
@@ -462,8 +467,10 @@ class _Run:
         """One step of the optimiser: the loss, the codes and the views of its last part."""
         training, fabric = self.experiment.training, self.fabric
         self.factor = self.learning_rate()
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * self.factor
+        for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * self.factor
+        self.objective.starting = self.step < self.experiment.loss.start_steps
         self.module.train()
         total = 0.0
         for part in range(training.accumulate):
@@ -493,8 +500,10 @@ class _Run:
                 f"can be learned; with training.precision = {training.precision!r} it may be that "
                 "they differ by less than it resolves: try 32-true"
             )
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
         self.step += 1
         return total, codes.detach(), (latents, observations)
 
@@ -568,12 +577,12 @@ class _Run:
         """What is logged of a step besides the scores."""
         lengths = [len(view) for view in views[1]]
         row: dict[str, Any] = {"seconds": self.seconds, "loss": loss}
-        if self.at_latents is not None:
+        if self.at_latents is not None and not self.objective.starting:
             row["excess"] = loss - self.at_latents.loss
         if self.fabric.world_size == 1:  # the codes of one device are not all that there are
             row |= shares(self.objective, torch.split(codes, lengths))
         row |= self.objective.learned()
-        row["lr"] = self.rates[0] * self.factor
+        row["lr"] = self.rates[0][0] * self.factor
         return row
 
     def measure_at_latents(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import multiprocessing as mp
@@ -30,6 +31,7 @@ from threedident.baselines.experiment import (
     parse_experiment,
     parse_setting,
 )
+from threedident.baselines.optimizers import MatrixMuon, make_optimizers
 from threedident.cli import main
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import DatasetError, TrainingError, UsageError
@@ -113,11 +115,19 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     assert (tmp_path / "run" / training.ENCODER).stat().st_mtime_ns == written
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+MUON = {"training__optimizer": "muon", "training__matrix_lr": 3e-3}
+STARTING = {"loss__start_steps": 6, "loss__start_tau": 2.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"training__precision": "32-true"}, {"training__precision": "bf16-mixed"}, MUON, STARTING],
+    ids=["float32", "bfloat16", "muon", "another start of the loss"],
+)
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
-    experiment = small(training__precision=precision, training__warmup=4)
+    experiment = small(training__warmup=4, **changes)
     run(experiment, tmp_path / "whole")
     with monkeypatch.context() as patched:
         before_step(patched, 5, dies)
@@ -127,6 +137,87 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     training.resume(tmp_path / "parts", quiet=True, accelerator="cpu")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
+
+
+def test_the_start_of_a_loss_is_the_other_loss_and_ends_when_it_says(tmp_path: Path) -> None:
+    box = {"name": "table2-laplace-box-laplace", "training__log_every": 1}
+    for name, changes in {
+        "start": {"loss__p": 1, "loss__start_p": 2, "loss__start_steps": 4},
+        "first": {"loss__p": 2},
+    }.items():
+        run(small(**box, **changes), tmp_path / name)
+    start, first = rows(tmp_path / "start"), rows(tmp_path / "first")
+    losses = [[float(row["loss"]) for row in each] for each in (start, first)]
+    assert losses[0][:4] == losses[1][:4]
+    assert all(abs(a - b) > 1e-3 for a, b in zip(losses[0][4:], losses[1][4:], strict=True))
+    assert [bool(row["excess"]) for row in start] == [False] * 4 + [True] * 4
+
+
+def test_muon_moves_matrices_and_adam_all_else(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    encoder = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 4))
+    twin = copy.deepcopy(encoder)
+    settings = small(**MUON).training
+    ours = make_optimizers(settings, encoder, torch.nn.Linear(1, 1))
+    theirs = [
+        torch.optim.Adam([twin[0].bias, twin[1].bias], lr=settings.lr),
+        torch.optim.Muon(
+            [twin[0].weight, twin[1].weight],
+            lr=3e-3,
+            weight_decay=0.0,
+            adjust_lr_fn="match_rms_adamw",
+        ),
+    ]
+    for net, optimizers in ((encoder, ours), (twin, theirs)):
+        for step in range(3):
+            x = torch.randn(8, 6, generator=torch.Generator().manual_seed(step))
+            net(x).square().sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        assert all(p.grad is None for p in net.parameters())
+    for a, b in zip(encoder.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_muon_moves_a_kernel_as_the_matrix_that_it_is(memory: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    kernel = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=memory).weight
+    gradient = torch.randn(4, 3, 3, 3)
+    matrix = torch.nn.Parameter(kernel.detach().contiguous().reshape(4, -1).clone())
+    plain = torch.optim.Muon([matrix], lr=0.1, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+    ours = MatrixMuon([kernel], 0.1)
+    kernel.grad, matrix.grad = gradient, gradient.reshape(4, -1)
+    before = kernel.detach().clone()
+    for each in (plain, ours):
+        each.step()
+    moved, expected = kernel.detach().reshape(4, -1), matrix.detach()
+    assert not torch.equal(kernel, before)
+    # Its polar factor is iterated in bfloat16, where the order of columns rounds.
+    assert torch.allclose(
+        moved, expected, atol=0.02 * (expected - before.reshape(4, -1)).abs().max()
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"loss__start_steps": 3}, "start_steps goes with"),
+        ({"loss__start_tau": 2.0}, "start_steps goes with"),
+        ({"loss__start_steps": 8, "loss__start_tau": 2.0}, "less than training.steps"),
+        ({"loss__start_steps": 3, "loss__start_p": 2.0}, "aninfonce has no p"),
+        ({**STARTING, "loss__learn_tau": True}, "fixed temperature"),
+        ({"training__matrix_lr": 0.1}, "training.optimizer=muon"),
+        ({"training__optimizer": "sgd"}, "adam, muon"),
+        ({**MUON, "training__precision": "16-mixed"}, "bf16-mixed"),
+    ],
+)
+def test_a_start_or_an_optimizer_that_would_not_be_held_is_refused(
+    changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        small(**changes)
 
 
 def command_of_its_own(words: list[str], said: Path) -> None:
@@ -250,9 +341,9 @@ def test_two_processes_share_batch_and_negatives(
         codes = [alone.encoder(torch.cat(views)) for views in zip(*halves, strict=True)]
         loss = alone.objective(codes)
         losses.append(loss.item())
-        alone.optimizer.zero_grad()
+        alone.optimizers[0].zero_grad()
         loss.backward()
-        alone.optimizer.step()
+        alone.optimizers[0].step()
     # From the second on they also tell that the gradients were the same.
     assert [float(row["loss"]) for row in rows(out)] == pytest.approx(losses, rel=1e-5)
 
@@ -291,13 +382,13 @@ def test_images(tmp_path: Path, images: Path, name: str) -> None:
     assert not encoder.training
 
 
+@pytest.mark.parametrize("changes", [{}, MUON], ids=["adam", "muon"])
 def test_an_interrupted_run_on_images_ends_as_if_it_had_not_been(
-    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     """Batch normalisation's statistics and the place in the data are kept as well."""
-    experiment = of_images(
-        "table4-box", training__steps=4, training__checkpoint_every=2, training__batch_size=32
-    )
+    sizes = {"training__steps": 4, "training__checkpoint_every": 2, "training__batch_size": 32}
+    experiment = of_images("table4-box", **sizes, **changes)
     run(experiment, tmp_path / "whole", data=images, test=images)
     with monkeypatch.context() as patched:
         before_step(patched, 3, dies)

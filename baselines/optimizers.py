@@ -1,0 +1,84 @@
+"""Optimisers of a training: Adam, or Muon on weight matrices with Adam on the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from threedident.baselines.experiment import Training
+
+
+class MatrixMuon(torch.optim.Muon):
+    """Muon on weight matrices, and on convolution kernels as matrices (out, in * height * width).
+
+    Its updates are scaled to the root mean square of Adam's, so that learning rates are of the
+    same order. Source: Jordan et al. 2024 (Muon); the scale is Liu et al. 2025, equation 4.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter], lr: float) -> None:
+        """Keeps views of the weights: they must not be moved or replaced afterwards.
+
+        Args:
+            weights: parameters of two dimensions or more.
+            lr: the learning rate.
+        """
+        self._weights = list(weights)
+        self._last = [_is_channels_last(weight) for weight in self._weights]
+        matrices = [
+            nn.Parameter(_matrix(weight.detach(), last))
+            for weight, last in zip(self._weights, self._last, strict=True)
+        ]
+        for weight, matrix in zip(self._weights, matrices, strict=True):
+            assert weight.data_ptr() == matrix.data_ptr()
+        super().__init__(matrices, lr=lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw")
+        self._matrices = matrices
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """One step on the gradients that the weights have."""
+        for weight, last, matrix in zip(self._weights, self._last, self._matrices, strict=True):
+            matrix.grad = None if weight.grad is None else _matrix(weight.grad, last)
+        return super().step(closure)  # type: ignore[no-untyped-call]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients of the weights."""
+        for weight, matrix in zip(self._weights, self._matrices, strict=True):
+            weight.grad = matrix.grad = None
+
+
+def _is_channels_last(weight: torch.Tensor) -> bool:
+    return weight.ndim == 4 and not weight.is_contiguous()
+
+
+def _matrix(weight: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    """A weight as a matrix, without a copy where its memory permits."""
+    if channels_last:
+        weight = weight.permute(0, 2, 3, 1)
+    return weight.reshape(len(weight), -1)
+
+
+def make_optimizers(
+    training: Training, encoder: nn.Module, objective: nn.Module
+) -> list[torch.optim.Optimizer]:
+    """The optimisers that an experiment asks for; every parameter is in one of them.
+
+    Args:
+        training: the experiment's fields.
+        encoder: the network, on the device on which it is trained.
+        objective: the loss and its own parameters, which are always Adam's.
+    """
+    parameters = [p for p in encoder.parameters() if p.requires_grad]
+    muon = training.optimizer == "muon"
+    matrices = [p for p in parameters if muon and p.ndim >= 2]
+    rest = [p for p in parameters if not (muon and p.ndim >= 2)]
+    groups: list[dict[str, Any]] = [{"params": rest}] if rest else []
+    if learned := list(objective.parameters()):
+        groups.append({"params": learned, "lr": training.loss_lr or training.lr})
+    optimizers: list[torch.optim.Optimizer] = []
+    if groups:
+        optimizers.append(torch.optim.Adam(groups, lr=training.lr, fused=True))
+    if matrices:
+        optimizers.append(MatrixMuon(matrices, training.matrix_lr or training.lr))
+    return optimizers
