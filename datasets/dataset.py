@@ -119,7 +119,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
     def __getitem__(
         self, index: int | slice | Sequence[int] | npt.NDArray[Any] | torch.Tensor
     ) -> tuple[Any, Any]:
-        """Image and latents; of a slice, a list or an array of numbers: of each, stacked.
+        """Image and latents; of a slice, a list, an array of numbers or a mask: of each, stacked.
 
         Numbers below 0 count from the end. What transforms give is stacked where it is tensors,
         and comes as lists otherwise.
@@ -156,6 +156,12 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         if isinstance(index, slice):
             return list(range(len(self))[index])
         if isinstance(index, torch.Tensor | np.ndarray) and index.ndim == 1:
+            if index.dtype in (torch.bool, np.bool_):
+                if len(index) != len(self):
+                    raise IndexError(
+                        f"a mask of {len(index)} values: {self.root} holds {len(self)} images"
+                    )
+                return [number for number, chosen in enumerate(index.tolist()) if chosen]
             index = index.tolist()
         if not isinstance(index, list | range):
             return None

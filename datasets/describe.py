@@ -12,7 +12,7 @@ from threedident.datasets.reading import Source, find_form, open_source
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
 from threedident.shards import Interval, gaps, name_stretches
-from threedident.store import DatasetDir, Manifest
+from threedident.store import WANTED, DatasetDir, Manifest
 
 _FORMS = {
     "packed": "packed",
@@ -151,6 +151,9 @@ def lines(about: Mapping[str, Any]) -> list[str]:
     if about["missing"] or about["faults"]:
         said.append(f"all that is wrong: 3dident verify {name}")
         said.append(how_to_complete(about))
+    if about["form"] == "shards" and about["wanted"] and about["missing"]:
+        record = Path(name) / WANTED
+        said.append(f"if fewer than {about['wanted']:,} images are wanted: remove {record}")
     if about["wanted"] is None and settings is not None:
         said.append("how many images were asked for is not recorded: only gaps would be seen")
     if settings is None or settings["preset"] is None:

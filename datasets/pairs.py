@@ -247,7 +247,8 @@ class PositivePairs(BatchDataset):
             pin_memory: whether images are put where a GPU can fetch them by itself.
 
         Warns:
-            MatchingWarning: the spread of a factor is off by more than a quarter.
+            MatchingWarning: the spread of a factor is off by more than a quarter, or a batch is
+                larger than the dataset.
 
         Raises:
             UsageError: an argument does not fit, the space does not fit the factors, or the
@@ -277,6 +278,14 @@ class PositivePairs(BatchDataset):
             self.matcher = self._make_matcher(match, index) if matcher is None else matcher
             self._check_matcher(self.matcher)
             self._check_spread(self.matcher)
+        if batch_size > anchors:
+            warnings.warn(
+                f"a batch of {batch_size} pairs is more than the {anchors} of {self.dataset.root}: "
+                "images come several times in it, so that some negatives are the anchor itself or "
+                "its positive. Take a smaller batch_size, or more images",
+                MatchingWarning,
+                stacklevel=2,
+            )
         self.batches = max(1, anchors // batch_size) if batches is None else batches
 
     def __repr__(self) -> str:

@@ -53,14 +53,16 @@ class Report:
     @property
     def cure(self) -> str:
         """What to do about what is wrong."""
+        tail = self.wanted is not None and self.last + 1 < self.wanted
+        fewer = "; if fewer images are wanted, say how many with --n" if tail else ""
         if self.form != "shards":
             return (
-                "write it again from the dataset it came from, with `3dident "
-                f"{'pack' if self.form == 'packed' else f'convert --to {self.form}'}`"
+                "once that is whole, write it again from the dataset it came from, with `3dident "
+                f"{'pack' if self.form == 'packed' else f'convert --to {self.form}'}`{fewer}"
             )
         if self.imported:
             return "import it again from what it was imported from (`3dident convert --to shards`)"
-        return "`3dident render --extend` with its directory renders that again"
+        return f"`3dident render --extend` with its directory renders that again{fewer}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -25,7 +25,7 @@ from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.files import check_space, explaining_write_errors, remove_leftovers
 from threedident.latents import check_raw_latents, sample_raw_latents
 from threedident.partners import check_renderable
-from threedident.presets import Preset
+from threedident.presets import Preset, load_preset
 from threedident.progress import Progress
 from threedident.render.blender import GPU_BACKENDS
 from threedident.render.engine import EngineSettings
@@ -412,7 +412,6 @@ def render_dataset(
     summary = Summary()
     started = time.monotonic()
     with dataset.only_render(options.part, options.parts), stop_on_signals() as stop:
-        dataset.record_wanted(total)
         announce()
         _render_missing(dataset, total, engine, options, render, stop, summary)
     summary.interrupted = stop.is_set()
@@ -439,9 +438,11 @@ def _render_missing(
         total, dataset.manifest.shard_size, good, part=options.part, parts=options.parts
     )
     images = sum(interval.count for interval in todo)
-    if images and not stop.is_set():
+    if images:
         SceneBuilder(engine.preset)  # complains at once
         _check_space(dataset.root, images, dataset)
+    dataset.record_wanted(total)  # now that it can be had: it never shrinks
+    if images and not stop.is_set():
         before = sum(interval.count for interval in good)
         with Progress("rendering", before + images, finished=before, forecast=True) as progress:
             render(dataset, todo, engine, options, progress, stop, summary)
@@ -662,7 +663,7 @@ def processor_name() -> str:
 
 def render_images(
     raw_latents: npt.ArrayLike,
-    preset: Preset,
+    preset: Preset | str = "3dident",
     *,
     resolution: int = 224,
     quality: str = "standard",
@@ -676,7 +677,7 @@ def render_images(
     Args:
         raw_latents: (N, 10), in [-1, 1]; factors that the preset holds fixed at their values, as
             `Preset.hold_fixed` puts them.
-        preset: the generator.
+        preset: the generator, or a preset's name or file.
         resolution: pixels along each side.
         quality: draft, standard or reference.
         device: auto or a kind of device.
@@ -692,6 +693,8 @@ def render_images(
         RenderError: an image could not be rendered.
     """
     raw = check_raw_latents(raw_latents)
+    if not isinstance(preset, Preset):
+        preset = load_preset(preset)
     preset.require_fixed(raw, "raw latents")
     latents = preset.to_scene(raw)
     EngineSettings(preset, resolution, quality, device, engine)  # complains at once

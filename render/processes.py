@@ -29,7 +29,8 @@ class ChildProcess:
 
     It does not run the caller's main module again, as one of multiprocessing would: a script needs
     no guard, and may come from standard input or be a notebook. It ignores Ctrl-C, reads nothing,
-    and finds the modules that are found here. Its end of the pipe closes with it, and ours with us.
+    and finds the modules that are found here. Its end of the pipe closes with it, and ours with us
+    and with processes that were forked from us.
 
     Attributes:
         pipe: our end.

@@ -421,9 +421,8 @@ def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
             + (f"; its output is in {log}" if log else "")
         ) from None
     finally:
+        process.kill()  # it has said what it had to, or is no longer waited for
         process.pipe.close()
-        process.join(5)
-        process.kill()
         process.join(5)
     if isinstance(outcome, ThreeDIdentError):
         raise outcome

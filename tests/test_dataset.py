@@ -213,9 +213,21 @@ def test_several_items_at_once(forms, truth, cache):
         latents.zero_()
     assert np.array_equal(dataset.raw_latents, truth["raw_latents"][:, columns])
     wrong = [0.5, "x", None, (0, 1), True, [0.5], [[1]], [True, False]]
-    for index in (*wrong, np.array([True, False]), np.zeros(2), torch.zeros(2, 2)):
+    for index in (*wrong, np.zeros(2), torch.zeros(2, 2)):
         with pytest.raises(TypeError, match=r"there is no image .*: expected a whole number"):
             dataset[index]
+
+
+def test_a_mask_chooses_items(forms, truth):
+    dataset = ThreeDIdent(forms["shards"])
+    mask = dataset.raw_latents[:, 0] > 0
+    assert 0 < mask.sum() < len(mask)
+    for each in (mask, mask.numpy()):
+        images, latents = dataset[each]
+        assert np.array_equal(images.permute(0, 2, 3, 1), truth["images"][mask.numpy()])
+        assert np.array_equal(latents, truth["raw_latents"][mask.numpy()])
+    with pytest.raises(IndexError, match=r"a mask of 3 values: .* holds 12 images"):
+        dataset[np.ones(3, bool)]
 
 
 def test_several_items_go_through_transforms_one_by_one(forms, truth):

@@ -791,12 +791,13 @@ def test_where_an_index_is_kept(tmp_path, capfd):
 
 
 def warned(make):
-    """The warnings of MatchingWarning that a function gives."""
+    """What a function warns of, but for batches that are larger than their datasets."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("error")
         warnings.simplefilter("always", MatchingWarning)
         make()
-    return [str(each.message) for each in caught]
+    messages = [str(each.message) for each in caught]
+    return [message for message in messages if not message.startswith("a batch of")]
 
 
 def test_a_spread_that_is_off_is_said_once_where_pairs_are_made(dataset, tmp_path):
@@ -813,8 +814,8 @@ def test_a_spread_that_is_off_is_said_once_where_pairs_are_made(dataset, tmp_pat
     (said,) = warned(make)
     assert said == str(caught[0].message)  # it is the same every time
     found = re.search(r"is about ([0-9.]+) instead of ([0-9.]+) for (\w+), and off by more", said)
-    run(dataset.root, "--conditional", "normal", "--sigma", 0.3, "--json", "j.json")
-    measured = json.loads(Path("j.json").read_text())
+    words = ("--conditional", "normal", "--sigma", 0.3, "--json")
+    measured = json.loads(run(dataset.root, *words).stdout)
     for value, way in ((found[1], "nearest"), (found[2], "asked")):
         assert float(value) == pytest.approx(measured[way]["std"][found[3]], rel=0.06)
     assert "all 10 factors" in said
@@ -857,6 +858,16 @@ def test_factors_that_a_preset_holds_are_not_missed(tmp_path):
     assert not warned(lambda: PositivePairs(tmp_path / "positions", conditional=Normal(0.7)))
     (said,) = warned(lambda: PositivePairs(tmp_path / "positions", conditional=Normal(0.1)))
     assert "for x, y, z." in said
+
+
+def test_a_batch_that_is_larger_than_its_dataset_is_warned_of(dataset):
+    dataset = ThreeDIdent(dataset.root)
+    count = len(dataset)
+    with pytest.warns(MatchingWarning, match=f"{count + 1} pairs is more than the {count} of"):
+        PositivePairs(dataset, conditional=Uniform(), batch_size=count + 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PositivePairs(dataset, conditional=Uniform(), match="resample", batch_size=count)
 
 
 def test_rendered_pairs_are_as_wide_as_they_are(rendered):
@@ -1181,11 +1192,14 @@ def rms(differences, axis=None):
 
 
 def test_what_the_command_measures(cli, tmp_path, dataset):
-    said = cli(
+    words = (
         *("pairs", dataset.root, "--conditional", "laplace", "--lambda", 0.2, "--factors", "hue"),
-        *("--factors", "x", "--draws", 3000, "--seed", 5, "--out", "f.png", "--json", "f.json"),
-    ).stdout
-    found = json.loads((tmp_path / "f.json").read_text())
+        *("--factors", "x", "--draws", 3000, "--seed", 5, "--out", "f.png"),
+    )
+    said = cli(*words).stdout
+    as_json = cli(*words, "--json")
+    assert as_json.stderr == "wrote f.png\n"  # nothing but the document on standard output
+    found = json.loads(as_json.stdout)
     with Image.open(tmp_path / "f.png") as image:
         assert image.size[0] > image.size[1] > 200
         assert len(image.convert("RGB").getcolors(2**20)) > 20
@@ -1259,8 +1273,8 @@ def test_the_realised_spread_of_exact_and_dense_latents():
 
 
 def test_a_dataset_in_pairs_is_measured_as_it_is(rendered):
-    said = run(rendered, "--draws", 5000, "--json", "p.json", "--out", "p.png").output
-    found = json.loads(Path("p.json").read_text())
+    said = run(rendered, "--draws", 5000, "--out", "p.png").output
+    found = json.loads(run(rendered, "--draws", 5000, "--json").stdout)
     raw = ThreeDIdent(rendered).raw_latents.numpy()
     d = raw[1::2] - raw[::2]
     assert found["rendered"]["std"] == pytest.approx(
@@ -1281,8 +1295,8 @@ def test_a_dataset_in_pairs_is_measured_as_it_is(rendered):
 def test_why_some_conditionals_cannot_be_resampled(dataset):
     # Where single precision ends: (2 / 0.1)^40.
     words = ("--conditional", "gennorm", "--lambda", 0.1, "--beta", 40, "--draws", 500)
-    said = run(dataset.root, *words, "--json", "k.json", "--out", "k.png").output
-    found = json.loads(Path("k.json").read_text())
+    said = run(dataset.root, *words, "--out", "k.png").output
+    found = json.loads(run(dataset.root, *words, "--json").stdout)
     assert found["resampled"] is found["median_effective_sample_size"] is None
     assert "nearest" in found["tried"]
     assert "resampled" not in found["tried"]

@@ -490,6 +490,65 @@ def test_a_disk_without_locks_can_be_rendered_to(cli, tmp_path, monkeypatch):
     assert dataset.wanted() == 3
 
 
+def test_a_network_disk_that_locks_only_what_is_open_for_writing(
+    tmp_path, small_dataset, monkeypatch
+):
+    """As Linux does over NFS, see flock(2)."""
+    locks = fcntl.flock
+
+    def flock(file: Any, operation: int) -> None:
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        locks(file, operation)
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    shutil.copytree(small_dataset, tmp_path / "d")
+    dataset = DatasetDir.open(tmp_path / "d")
+    with (
+        dataset.only_render(),
+        pytest.raises(UsageError, match="another process renders"),
+        dataset.only_render(),
+    ):
+        pass
+    with dataset.only_render(1, 2):
+        pass
+
+
+def test_more_than_can_be_had_is_not_recorded_as_wanted(cli, tmp_path, small_dataset):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    said = cli(*RENDER, "--n", 100_000_000, "--out", "d", code=2).stderr
+    assert "the disk is too full" in said
+    assert DatasetDir.open(tmp_path / "d").wanted() == 12
+    assert "all is well" in cli("verify", "d").stdout
+
+
+def test_a_number_that_was_too_large_can_be_taken_back(cli, tmp_path, small_dataset):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    DatasetDir.open(tmp_path / "d").record_wanted(5000)
+    advice = "if fewer than 5,000 images are wanted: remove d/wanted.json"
+    assert advice in cli("info", "d").stdout
+    (tmp_path / "d/wanted.json").unlink()
+    assert "all is well" in cli("verify", "d").stdout
+
+
+def test_a_render_goes_on_where_nobody_reads_what_it_says(tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    words = ["render", *QUICK, "--n", 3, "--out", "d"]
+    done = subprocess.run(
+        [*command(), *map(str, words)],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=write,
+        cwd=tmp_path,
+        text=True,
+    )
+    os.close(write)
+    assert done.returncode == 0
+    assert "3 images, 3 of them new" in done.stdout
+    assert len(list_shards(tmp_path / "d")) == 1
+
+
 def test_a_lock_that_nobody_lets_go_of_is_named(tmp_path, small_dataset, monkeypatch):
     shutil.copytree(small_dataset, tmp_path / "d")
     monkeypatch.setattr(store, "_PATIENCE", 0.05)

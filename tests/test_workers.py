@@ -164,7 +164,7 @@ def test_calls_in_another_process():
 
 # --- processes that do not run the caller's main module
 
-ARGUMENTS = "(np.zeros((2, 10)), load_preset('3dident'), resolution=16, quality='draft', "
+ARGUMENTS = "(np.zeros((2, 10)), '3dident', resolution=16, quality='draft', "
 UNGUARDED = {
     "images": "from threedident.render.job import render_images\n"
     f"x = render_images{ARGUMENTS}engine='direct', device='cpu', workers=1)\n"
@@ -181,10 +181,7 @@ UNGUARDED = {
     ("what", "way"), [("images", "file"), ("pairs", "file"), ("images", "standard input")]
 )
 def test_scripts_need_no_guard(tmp_path, what, way):
-    code = (
-        "import numpy as np\nprint('the main module runs')\n"
-        f"from threedident.presets import load_preset\n{UNGUARDED[what]}"
-    )
+    code = f"import numpy as np\nprint('the main module runs')\n{UNGUARDED[what]}"
     script = tmp_path / "script.py"
     script.write_text(code)
     done = subprocess.run(

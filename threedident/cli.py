@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 EXIT_INTERRUPTED = 130
+EXIT_UNREAD = 141  # as of a program that SIGPIPE ends
 DEFAULT_DATASET = Path("data/3dident")
 MOST_IMAGES = 100_000_000
 
@@ -74,6 +75,12 @@ SECTIONS = {
 }
 
 
+def _say(message: str) -> None:
+    """Prints a line on stderr; where nobody can read it, the work goes on all the same."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(message, err=True)
+
+
 @contextlib.contextmanager
 def _plain_warnings() -> Iterator[None]:
     """Shows our own warnings in one line each, without the line of code that they come from."""
@@ -82,7 +89,7 @@ def _plain_warnings() -> Iterator[None]:
 
         def show_plainly(message: Any, category: type[Warning], *place: Any) -> None:
             if issubclass(category, MatchingWarning):
-                click.echo(f"warning: {message}", err=True)
+                _say(f"warning: {message}")
             else:
                 show(message, category, *place)
 
@@ -109,17 +116,17 @@ class _Group(click.Group):
             with _plain_warnings():
                 return super().invoke(ctx)
         except ThreeDIdentError as error:
-            click.echo(f"error: {error}", err=True)
+            _say(f"error: {error}")
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            _say("interrupted")
             ctx.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
-            # Whoever read our output has seen enough of it.
+            # Whoever read our output has seen enough of it; what was not done yet is not done.
             sys.stderr.close()
-            ctx.exit(0)
+            ctx.exit(EXIT_UNREAD)
         except OSError as error:
-            click.echo(f"error: {error}", err=True)
+            _say(f"error: {error}")
             ctx.exit(UsageError.exit_code)
 
 
@@ -368,8 +375,8 @@ _BESIDE_EXTEND = {
     "--extend",
     type=PATH,
     metavar="DATASET",
-    help="Continue this dataset with all of its settings, to --n or to the largest number that was "
-    "ever asked for.",
+    help="Continue this dataset with all of its settings, to --n; by itself to the largest number "
+    "that was ever asked for, or to all latents that it was given.",
 )
 @_generator_options
 @click.option(
@@ -559,12 +566,12 @@ def render(
             if not (out / MANIFEST).exists():
                 raise
             # Older versions altered them and said nothing.
-            click.echo(f"warning: {error}. {out} was begun so, and goes on", err=True)
+            _say(f"warning: {error}. {out} was begun so, and goes on")
     mesh = get_mesh(generator.shape)
     for warning in () if generator.shape in SHAPES else mesh.warnings():
-        click.echo(f"warning: {warning}", err=True)
+        _say(f"warning: {warning}")
     if unseen := content.frame_warning():
-        click.echo(f"warning: {unseen}", err=True)
+        _say(f"warning: {unseen}")
 
     again = shlex.join(["3dident", *sys.argv[1:]])
     with contextlib.ExitStack() as stack:
@@ -576,7 +583,7 @@ def render(
         try:
             found = cluster.probe(engine, device, threads) if cluster else probe(engine)
         except KeyboardInterrupt:
-            click.echo(f"nothing was begun; to continue: {again}", err=True)
+            _say(f"nothing was begun; to continue: {again}")
             raise
         kind = resolve_device(device, found)
         if device == "auto" and (out / MANIFEST).exists():
@@ -618,14 +625,13 @@ def render(
 
         def announce() -> None:
             for line in _first_lines(dataset, total, settings, options, where):
-                click.echo(line, err=True)
-            sys.stderr.flush()
+                _say(line)
 
         try:
             how = cluster.render if cluster else render_here
             summary = render_dataset(dataset, total, settings, options, how, announce)
         except (DatasetError, RenderError, KeyboardInterrupt) as error:
-            click.echo(f"finished shards are kept; to continue: {again}", err=True)
+            _say(f"finished shards are kept; to continue: {again}")
             raise error
     _report(dataset, summary, again)
 
@@ -781,15 +787,14 @@ def _report(dataset: DatasetDir, summary: Summary, again: str) -> None:
             f"corrupt shards rendered again, the old ones kept as *.corrupt: {len(summary.redone)}"
         )
     if summary.interrupted:
-        click.echo(f"stopped; to continue: {again}", err=True)
+        _say(f"stopped; to continue: {again}")
         raise SystemExit(EXIT_INTERRUPTED)
     if summary.failed:
         numbers = ", ".join(map(str, list(summary.failed)[:10]))
-        click.echo(
+        _say(
             f"error: {len(summary.failed)} images could not be rendered in three attempts: "
             f"{numbers}; their latents stand above, the output of the processes in "
-            f"{dataset.root / 'logs'}. Everything else is finished; to try them again: {again}",
-            err=True,
+            f"{dataset.root / 'logs'}. Everything else is finished; to try them again: {again}"
         )
         raise SystemExit(1)
     click.echo(f"look at it: 3dident preview {shlex.quote(str(dataset.root))}")
@@ -990,7 +995,7 @@ def _check_figure(target: Path) -> None:
             target.unlink()
 
 
-def _save_figure(figure: Any, target: Path) -> None:
+def _save_figure(figure: Any, target: Path, say: Callable[[str], None] = click.echo) -> None:
     """Saves a picture of Pillow's or a figure of matplotlib's."""
     from threedident.files import explaining_write_errors
 
@@ -998,7 +1003,7 @@ def _save_figure(figure: Any, target: Path) -> None:
     save = getattr(figure, "savefig", None) or figure.save
     with explaining_write_errors(target):
         save(target)
-    click.echo(f"wrote {target}")
+    say(f"wrote {target}")
 
 
 @main.command()
@@ -1059,11 +1064,11 @@ def verify(dataset: Path, count: int | None, split: str | None, as_json: bool) -
     if len(report.devices) > 1:
         click.echo(f"rendered on more than one kind of device: {', '.join(sorted(report.devices))}")
     for fault in report.faults:
-        click.echo(f"fault: {fault}", err=True)
+        _say(f"fault: {fault}")
     if report.missing:
-        click.echo(f"missing: {name_stretches(report.missing, most=1000)}", err=True)
+        _say(f"missing: {name_stretches(report.missing, most=1000)}")
     if not report.good:
-        click.echo(f"error: the dataset is not whole; {report.cure}", err=True)
+        _say(f"error: the dataset is not whole; {report.cure}")
         raise SystemExit(1)
     click.echo("all is well")
 
@@ -1088,7 +1093,7 @@ def stats(dataset: Path, split: str | None) -> None:
             found = directory.write_stats()
         except DatasetError as error:
             found = directory.compute_stats()
-            click.echo(f"stats.json is not rewritten: {error}", err=True)
+            _say(f"stats.json is not rewritten: {error}")
     else:
         with open_source(dataset, split) as source:
             found = source.stats() or {}
@@ -1116,7 +1121,7 @@ def stats(dataset: Path, split: str | None) -> None:
 @click.option("--draws", type=click.IntRange(100), default=20_000, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
 @click.option("--out", type=PATH, help="A figure.")
-@click.option("--json", "json_out", type=PATH, help="The numbers, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, and only them.")
 def pairs(
     dataset: Path | None,
     conditional: str | None,
@@ -1131,7 +1136,7 @@ def pairs(
     draws: int,
     seed: int,
     out: Path | None,
-    json_out: Path | None,
+    as_json: bool,
 ) -> None:
     """Measure how far a dataset's positive pairs follow the conditional that they are asked for.
 
@@ -1139,11 +1144,12 @@ def pairs(
     says what that does to the spread and shape of z~ - z, for pairs matched to the nearest
     and for pairs resampled among the rendered, and from which width on it no longer matters.
     """
+    import json
+
     import numpy as np
 
     from threedident.distributions import PairProcess, check_matchable
     from threedident.factors import factor_columns
-    from threedident.files import write_json
     from threedident.latents import sample_raw_latents
     from threedident.spaces import Box
 
@@ -1191,14 +1197,15 @@ def pairs(
         matcher = LatentMatcher(latents, index=index, path=kept)
         report = examine(matcher, process, names, draws=draws, seed=seed)
         what = f"{report.images} images, {matcher.factory}"
-    click.echo(f"{title}: {what}; {report.conditional}, {draws} draws")
-    for line in table(report):
-        click.echo(line)
-    if json_out is not None:
-        write_json(json_out, report.as_dict())
-        click.echo(f"wrote {json_out}")
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        click.echo(f"{title}: {what}; {report.conditional}, {draws} draws")
+        for line in table(report):
+            click.echo(line)
     if out is not None:
-        _save_figure(figure(report, f"{title}: {report.conditional}"), out)
+        say = _say if as_json else click.echo
+        _save_figure(figure(report, f"{title}: {report.conditional}"), out, say)
 
 
 @main.command()
@@ -1361,7 +1368,7 @@ def download(
         try:
             new = fetching.download(session, files, out, remove_archives=not keep)
         except KeyboardInterrupt:
-            click.echo("what has been fetched is kept: run the same command again", err=True)
+            _say("what has been fetched is kept: run the same command again")
             raise
     if not new:
         click.echo(f"{out}: everything is there already, nothing was fetched")
@@ -2028,7 +2035,7 @@ def leaderboard_check(
             for line in verdict.lines:
                 click.echo(f"  {line}")
             for fault in verdict.faults:
-                click.echo(f"  fault: {fault}", err=True)
+                _say(f"  fault: {fault}")
             click.echo(f"  {'it holds' if verdict.holds else 'it does not hold'}")
             bad += not verdict.holds
     if bad:
@@ -2093,6 +2100,6 @@ def doctor(as_json: bool) -> None:
         document = {"good": not broken, "findings": [dataclasses.asdict(f) for f in findings]}
         click.echo(json.dumps(document, indent=2))
     elif broken:
-        click.echo(f"error: broken: {', '.join(broken)}", err=True)
+        _say(f"error: broken: {', '.join(broken)}")
     if broken:
         raise SystemExit(1)

@@ -23,6 +23,8 @@ from threedident.errors import DatasetError, UsageError
 LARGEST_TOML = 20_000
 
 _TEMPORARY = ".tmp-"
+#: What a disk or system without locks answers.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 #: What file systems without hard links answer.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
@@ -77,18 +79,27 @@ def explaining_write_errors(path: Path) -> Iterator[None]:
 def lock(file: IO[Any]) -> bool:
     """Locks an open file for this process, until it is closed or the process ends.
 
+    Args:
+        file: open for writing: on network file systems only that can be locked.
+
     Returns:
         False where another process has locked it. True where it is locked now, and on a system
         or disk without locks, where nothing is held.
+
+    Raises:
+        OSError: it cannot be told which of them it is.
     """
     try:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        pass
+    except ImportError:
+        return True
+    except OSError as error:
+        if isinstance(error, BlockingIOError):
+            return False
+        if error.errno not in _NO_LOCKS:
+            raise
     return True
 
 

@@ -155,7 +155,7 @@ class Progress:
         line_at = self._start + SHORT
         while not self._end.wait(min(1.0, SHORT, LINE_EVERY)):
             now = time.monotonic()
-            # A stream that is closed or full is for the work to complain about.
+            # A terminal that is gone is no fault of the work.
             with contextlib.suppress(OSError, ValueError):
                 if self._bar is None and now >= line_at:
                     line_at = now + LINE_EVERY
@@ -186,7 +186,8 @@ class Progress:
 
     @staticmethod
     def print(message: str) -> None:
-        """Prints a line on stderr."""
-        # In one piece: other threads and processes print as well.
-        sys.stderr.write(message + "\n")
-        sys.stderr.flush()
+        """Prints a line on stderr; where nobody can read it, the work goes on all the same."""
+        with contextlib.suppress(OSError, ValueError):
+            # In one piece: other threads and processes print as well.
+            sys.stderr.write(message + "\n")
+            sys.stderr.flush()

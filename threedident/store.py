@@ -618,7 +618,8 @@ class DatasetDir:
         # only if the two agree modulo the greatest common divisor.
         if (part - its_part) % math.gcd(parts, its_parts):
             return
-        with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
+        # Open for writing as well: a network file system locks nothing else.
+        with contextlib.suppress(FileNotFoundError), path.open("r+", encoding="utf-8") as file:
             if lock(file):  # left behind by a process that was killed
                 path.unlink()
                 return
