@@ -387,6 +387,10 @@ def test_beside_extend_settings_are_refused_by_name(cli, tmp_path):
     assert "takes all settings from the dataset: leave out --out, --fix, --seed" in said
     assert "is not a directory" in cli("render", "--extend", "d", code=2).stderr
     made.make(tmp_path / "imported", 2)
+    cli("pack", "imported", "--out", "p.h5")
+    said = cli("render", "--extend", "p.h5", code=2).stderr
+    assert "is in the form packed" in said
+    assert "3dident convert p.h5 --to shards" in said
     said = cli("render", "--extend", "imported", "--n", 3, code=2).stderr
     assert "imported was imported: what rendered it is not known" in said
 

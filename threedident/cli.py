@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import shlex
 import sys
@@ -521,6 +522,15 @@ def render(
         if others := [name for key, name in given_options.items() if key not in _BESIDE_EXTEND]:
             raise UsageError(
                 f"--extend takes all settings from the dataset: leave out {', '.join(others)}"
+            )
+        if extend.exists() and not (extend / MANIFEST).is_file():
+            from threedident.datasets.reading import find_form
+
+            form = find_form(extend)
+            raise UsageError(
+                f"{extend} is in the form {form}, to which nothing is rendered: turn it into "
+                f"shards first (3dident convert {shlex.quote(str(extend))} --to shards --out DIR), and "
+                "extend those"
             )
         out, there = extend, DatasetDir.open(extend)
         content, wanted = Content.of(there, shape), there.wanted()
@@ -1586,8 +1596,17 @@ def train(
     )
     if result["data"].get("observations") == "images":
         click.echo(
-            f"a report: 3dident evaluate reference:encoder={out / training.ENCODER} --data TEST"
+            f"a report: 3dident evaluate reference:encoder={out / training.ENCODER} "
+            f"--data {_place_of_test_images(out)}"
         )
+
+
+def _place_of_test_images(out: Path) -> str:
+    """Where the images lie that a run was scored on, quoted for a shell; TEST where none are."""
+    from threedident.baselines.rundir import read_places
+
+    test = read_places(out).get("test")
+    return "TEST" if test is None else shlex.quote(os.path.relpath(test))
 
 
 def _factor_table(result: dict[str, Any]) -> list[str]:
