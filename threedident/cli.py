@@ -529,8 +529,8 @@ def render(
             form = find_form(extend)
             raise UsageError(
                 f"{extend} is in the form {form}, to which nothing is rendered: turn it into "
-                f"shards first (3dident convert {shlex.quote(str(extend))} --to shards --out DIR), and "
-                "extend those"
+                f"shards first (3dident convert {shlex.quote(str(extend))} --to shards --out DIR) "
+                "and extend those"
             )
         out, there = extend, DatasetDir.open(extend)
         content, wanted = Content.of(there, shape), there.wanted()
