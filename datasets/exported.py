@@ -39,6 +39,8 @@ Float32 = npt.NDArray[np.float32]
 #: The least that an image takes in a file: a PNG, and two vectors.
 _LEAST_BYTES = 140
 _VECTOR_BYTES = 4 * NUM_FACTORS
+#: The encodings of Parquet that `3dident convert` writes: values plain, RLE where there are nulls.
+_AS_THEY_ARE = {"PLAIN", "RLE"}
 
 
 def open_export(path: Path, split: str | None = None) -> ExportSource:
@@ -237,6 +239,23 @@ class TarSource(ExportSource):
         return found
 
 
+class _PlainFile(tarfile.TarInfo):
+    """A header in a tar file: of a plain file, as `3dident convert` writes them, or refused.
+
+    Others (long names, pax records, sparse files) have tarfile read as much as they declare.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise tarfile.ReadError(
+                f"{header.name[:100]!r} has a header of type {header.type!r}, expected plain files "
+                "alone, as `3dident convert` writes them"
+            )
+        return header
+
+
 @contextlib.contextmanager
 def _reading_tar(path: Path) -> Iterator[tuple[BinaryIO, tarfile.TarFile]]:
     """A tar file that is not compressed, and its content.
@@ -245,10 +264,14 @@ def _reading_tar(path: Path) -> Iterator[tuple[BinaryIO, tarfile.TarFile]]:
         DatasetError: it cannot be read.
     """
     try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with (
+            path.open("rb") as file,
+            tarfile.open(fileobj=file, mode="r:", tarinfo=_PlainFile) as tar,
+        ):
             yield file, tar
     except (
         *(tarfile.TarError, OSError, ValueError, OverflowError, EOFError, RecursionError),
+        MemoryError,
     ) as error:
         raise DatasetError(f"cannot read {path}: {error!r:.200}") from error
 
@@ -283,7 +306,7 @@ class ParquetSource(ExportSource):
             described = file.metadata
             if described.num_rows != len(part):
                 raise DatasetError(f"{path} has {described.num_rows} rows, expected {len(part)}")
-            _refuse_packed(described, path)
+            _refuse_packed(file, path)
             starts, position = [], part.start
             for number in range(described.num_row_groups):
                 starts.append(position)
@@ -311,14 +334,35 @@ class ParquetSource(ExportSource):
         found = [b""] * len(numbers)
         with _reading(path) as file:
             for group, places in groups.items():
-                column = file.read_row_group(group, columns=["image.bytes"], use_threads=False)
-                images = column["image"].combine_chunks().field("bytes")
+                wanted = {numbers[place] for place in places}
+                images = _images(file, group, starts[group], wanted, path)
                 for place in places:
-                    content = images[numbers[place] - starts[group]].as_py()
-                    if not isinstance(content, bytes):
-                        raise DatasetError(f"{path}: image {numbers[place]} is no PNG")
-                    found[place] = content
+                    found[place] = images[numbers[place]]
         return found
+
+
+def _images(file: Any, group: int, first: int, wanted: set[int], path: Path) -> dict[int, bytes]:
+    """PNGs of a row group that begins with image `first`.
+
+    One at a time: of an image, even a footer that lies about encodings cannot make more than the
+    file holds.
+
+    Raises:
+        DatasetError: they are none, or more than the file holds.
+    """
+    left = path.stat().st_size
+    found = {}
+    rows = file.iter_batches(1, row_groups=[group], columns=["image.bytes"], use_threads=False)
+    for number, row in enumerate(rows, first):
+        content = row.column(0).field("bytes")[0].as_py()
+        if not isinstance(content, bytes):
+            raise DatasetError(f"{path}: image {number} is no PNG")
+        left -= len(content)
+        if left < 0:
+            raise DatasetError(f"{path}: its images are more than the file holds")
+        if number in wanted:
+            found[number] = content
+    return found
 
 
 @contextlib.contextmanager
@@ -344,21 +388,57 @@ def _reading(path: Path) -> Iterator[Any]:
         raise DatasetError(f"cannot read {path}: {str(error).splitlines()[0]:.200}") from error
 
 
-def _refuse_packed(described: Any, path: Path) -> None:
-    """Checks that no column unfolds to more than the file holds, before one is read.
+def parquet_schema() -> Any:
+    """The columns of a Parquet file of an export, a `pyarrow.Schema`.
 
     Raises:
-        DatasetError: it is compressed, or promises more bytes than there are.
+        ImportError: there is no pyarrow.
     """
+    import pyarrow as pa
+
+    vector = pa.list_(pa.float32(), NUM_FACTORS)
+    image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    return pa.schema(
+        {"image": image, "index": pa.int64(), "raw_latents": vector, "latents": vector}
+    )
+
+
+def _refuse_packed(file: Any, path: Path) -> None:
+    """Checks, before a column is read, that by the footer none unfolds to more than is stored.
+
+    Raises:
+        DatasetError: columns are others, are not stored as they are, or promise more values or
+            bytes than there are.
+    """
+    schema = parquet_schema()
+    if not file.schema_arrow.equals(schema):
+        raise DatasetError(
+            f"{path} has the columns {_columns(file.schema_arrow)}; expected {_columns(schema)}"
+        )
     size = path.stat().st_size
-    for number in range(described.num_row_groups):
-        group = described.row_group(number)
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
         for place in range(group.num_columns):
             column = group.column(place)
-            if column.compression != "UNCOMPRESSED" or column.dictionary_page_offset is not None:
+            if (
+                column.compression != "UNCOMPRESSED"
+                or column.dictionary_page_offset is not None
+                or not set(column.encodings) <= _AS_THEY_ARE
+            ):
                 raise DatasetError(
-                    f"{path}: {column.path_in_schema} is compressed or has a dictionary; "
-                    "`3dident convert` writes PNGs and numbers as they are"
+                    f"{path}: {column.path_in_schema} is compressed or encoded "
+                    f"({column.compression}, {', '.join(column.encodings)}); `3dident convert` "
+                    "writes PNGs and numbers as they are"
+                )
+            of_each = NUM_FACTORS if "latents" in column.path_in_schema else 1
+            if column.num_values != of_each * group.num_rows:
+                raise DatasetError(
+                    f"{path}: {column.path_in_schema} has {column.num_values} values in "
+                    f"{group.num_rows} rows, expected {of_each} in each"
                 )
             if not 0 <= column.total_uncompressed_size <= size:
                 raise DatasetError(f"{path} is cut short: a column promises more than there is")
+
+
+def _columns(schema: Any) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)[:500]
