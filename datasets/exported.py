@@ -27,11 +27,11 @@ from threedident.datasets.card import (
     records,
     split_name,
 )
-from threedident.datasets.reading import check_numbers, given_among, read_images, stats_of
+from threedident.datasets.reading import CardSource, check_numbers, read_images
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import NUM_FACTORS
-from threedident.shards import Part, joined, name_stretches
-from threedident.store import Manifest, latents_digest
+from threedident.shards import joined, name_stretches
+from threedident.store import latents_digest
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
@@ -77,18 +77,17 @@ def open_export(path: Path, split: str | None = None) -> ExportSource:
     return kind(folder, described)
 
 
-class ExportSource:
+class ExportSource(CardSource):
     """A split of an export."""
 
-    raw_latents: Float32
     latents: Float32
 
     def __init__(self, folder: Path, split: Split) -> None:
+        card = published.Card(split.manifest, split.parts, split.wanted)
+        super().__init__(record_path(folder, split.name), card)
         self.folder = folder
-        self.root = record_path(folder, split.name)
         self.form = split.form
         self.split = split
-        self.manifest: Manifest | None = split.manifest
         self.shape: tuple[int, ...] = (split.height, split.width, 3)
         self.files = {folder / DATA / name: part for name, part in _files(split, folder).items()}
         self.raw_latents = np.empty((split.images, NUM_FACTORS), np.float32)
@@ -136,7 +135,7 @@ class ExportSource:
 
     def stats(self) -> dict[str, Any] | None:
         """What the shards gave that the images were in, or what little is recorded."""
-        split, found = self.split, stats_of(self.split.parts)
+        split, found = self.split, super().stats()
         if found is None and split.mean and split.std:
             return {
                 "images": len(self),
@@ -144,24 +143,6 @@ class ExportSource:
                 "std_within_image": list(split.std),
             }
         return found
-
-    def parts(self) -> tuple[Part, ...]:
-        """The shards that the images were in, where that is recorded."""
-        return self.split.parts
-
-    def wanted(self) -> int | None:
-        """How many images were asked for, where that is recorded."""
-        return self.split.wanted
-
-    def given(self) -> Float32 | None:
-        """The raw latents, if they are those that were given."""
-        return given_among(self.manifest, self.raw_latents)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _files(split: Split, folder: Path) -> dict[str, range]:

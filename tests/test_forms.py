@@ -13,6 +13,7 @@ import pytest
 from conftest import SMALL, run_command
 from PIL import Image
 
+from threedident.datasets import convert
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.interchange import export
 from threedident.datasets.published import image_name, write_image
@@ -48,6 +49,30 @@ def test_the_published_layout_round_trips(cli, tmp_path, small_dataset):
         for ours, theirs in zip(everything(small_dataset), everything(form), strict=True):
             assert np.array_equal(ours, theirs)
             assert ours.dtype == theirs.dtype
+
+
+def test_shards_are_not_written_where_another_process_writes(cli, tmp_path, small_dataset):
+    cli("convert", small_dataset, "--to", "published", "--out", "p")
+    shutil.copytree(small_dataset, tmp_path / "s")
+    gone = sorted((tmp_path / "s").glob("shard-*"))[0]
+    gone.unlink()
+    with DatasetDir.open(tmp_path / "s").only_render():
+        said = cli("convert", "p", "--to", "shards", "--out", "s", code=2).stderr
+    assert "another process writes to s (all of it): pid " in said
+    assert not gone.exists()
+    cli("convert", "p", "--to", "shards", "--out", "s")
+    assert gone.exists()
+    assert not list((tmp_path / "s").glob(".render-*"))
+
+
+def test_a_render_waits_for_shards_that_are_being_converted(tmp_path, small_dataset, monkeypatch):
+    def write_or_refuse(*_, **__):
+        with DatasetDir.open(tmp_path / "s").only_render():
+            pass
+
+    monkeypatch.setattr(convert, "write_shard", write_or_refuse)
+    with open_source(small_dataset) as source, pytest.raises(UsageError, match="another process"):
+        convert.to_shards(source, tmp_path / "s")
 
 
 def test_images_carry_pixels_and_nothing_else(cli, tmp_path, small_dataset):
