@@ -408,6 +408,9 @@ def test_given_latents_and_a_mesh_are_extended(cli, tmp_path):
     assert "--n 5 is more than the 4 rows of its given latents" in said
     trimesh.creation.box((2, 2, 1)).export(tmp_path / "box.stl")
     assert "mesh_sha256" in cli("render", "--extend", "d", *mesh, code=2).stderr
+    next(iter(list_shards(tmp_path / "d").values())).unlink()
+    advice = "to complete it: 3dident render --extend d --shape FILE\n"
+    assert advice in cli("info", "d").stdout
 
 
 # --- Several at once ---
