@@ -94,6 +94,7 @@ def to_shards(
 
     Raises:
         DatasetError: an image is missing, damaged or of another size, or the disk is full.
+        UsageError: another process writes to the directory.
     """
     count, given = len(source), source.given()
     kept = manifest_of(source)
@@ -117,37 +118,38 @@ def to_shards(
         given=given,
         kept=manifest,
     )
-    wanted = count if kept.preset is None else source.wanted()
-    if wanted is not None:
-        dataset.record_wanted(wanted)
-    parts = {part.interval: part for part in source.parts()}
-    done = dataset.shards()
-    if parts and kept.shard_size == manifest.shard_size and set(done) <= set(parts):
-        todo = [interval for interval in parts if interval not in done]
-    else:
-        todo = missing_intervals(count, manifest.shard_size, done)
-        if todo and parts:
-            require_sound(source)  # what is cut anew has checksums of its own
-    checks = Checks(source)
-    left = sum(interval.count for interval in todo)
-    with Progress("writing", count, finished=count - left) as progress:
-        for interval in todo:
-            images = read_images(source, interval.indices)
-            checks.check(interval, images)
-            part = parts.get(interval) or new_part(source, interval, images)
-            window = slice(interval.first, interval.stop)
-            write_shard(
-                out,
-                interval,
-                images=images,
-                raw_latents=source.raw_latents[window],
-                latents=source.latents[window],
-                sums=part.sums,
-                fingerprint=manifest.fingerprint,
-                provenance=part.provenance,
-                compression=manifest.compression,
-            )
-            progress.advance(interval.count)
-    checks.check_whole()
-    dataset.write_stats()
+    with dataset.only_render():
+        wanted = count if kept.preset is None else source.wanted()
+        if wanted is not None:
+            dataset.record_wanted(wanted)
+        parts = {part.interval: part for part in source.parts()}
+        done = dataset.shards()
+        if parts and kept.shard_size == manifest.shard_size and set(done) <= set(parts):
+            todo = [interval for interval in parts if interval not in done]
+        else:
+            todo = missing_intervals(count, manifest.shard_size, done)
+            if todo and parts:
+                require_sound(source)  # what is cut anew has checksums of its own
+        checks = Checks(source)
+        left = sum(interval.count for interval in todo)
+        with Progress("writing", count, finished=count - left) as progress:
+            for interval in todo:
+                images = read_images(source, interval.indices)
+                checks.check(interval, images)
+                part = parts.get(interval) or new_part(source, interval, images)
+                window = slice(interval.first, interval.stop)
+                write_shard(
+                    out,
+                    interval,
+                    images=images,
+                    raw_latents=source.raw_latents[window],
+                    latents=source.latents[window],
+                    sums=part.sums,
+                    fingerprint=manifest.fingerprint,
+                    provenance=part.provenance,
+                    compression=manifest.compression,
+                )
+                progress.advance(interval.count)
+        checks.check_whole()
+        dataset.write_stats()
     return count

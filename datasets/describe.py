@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from threedident.datasets.exported import ExportSource
-from threedident.datasets.reading import Source, find_form, open_source
+from threedident.datasets.reading import Source, extend_command, find_form, open_source
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
 from threedident.shards import Interval, gaps, name_stretches
@@ -128,8 +127,8 @@ def how_to_complete(about: Mapping[str, Any]) -> str:
             "complete the dataset directory it was written from, and write it again; or turn it "
             "into shards (`3dident convert --to shards`) and go on with `3dident render --extend`"
         )
-    count = "" if about["wanted"] else " --n N"
-    return f"to complete it: 3dident render --extend {shlex.quote(about['dataset'])}{count}"
+    shape = settings["preset"]["shape"]
+    return f"to complete it: {extend_command(about['dataset'], shape, about['wanted'])}"
 
 
 def lines(about: Mapping[str, Any]) -> list[str]:

@@ -27,11 +27,11 @@ from threedident.datasets.card import (
     records,
     split_name,
 )
-from threedident.datasets.reading import check_numbers, given_among, read_images, stats_of
+from threedident.datasets.reading import CardSource, check_numbers, read_images
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import NUM_FACTORS
-from threedident.shards import Part, joined, name_stretches
-from threedident.store import Manifest, latents_digest
+from threedident.shards import joined, name_stretches
+from threedident.store import latents_digest
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
@@ -39,6 +39,8 @@ Float32 = npt.NDArray[np.float32]
 #: The least that an image takes in a file: a PNG, and two vectors.
 _LEAST_BYTES = 140
 _VECTOR_BYTES = 4 * NUM_FACTORS
+#: The encodings of Parquet that `3dident convert` writes: values plain, RLE where there are nulls.
+_AS_THEY_ARE = {"PLAIN", "RLE"}
 
 
 def open_export(path: Path, split: str | None = None) -> ExportSource:
@@ -75,18 +77,17 @@ def open_export(path: Path, split: str | None = None) -> ExportSource:
     return kind(folder, described)
 
 
-class ExportSource:
+class ExportSource(CardSource):
     """A split of an export."""
 
-    raw_latents: Float32
     latents: Float32
 
     def __init__(self, folder: Path, split: Split) -> None:
+        card = published.Card(split.manifest, split.parts, split.wanted)
+        super().__init__(record_path(folder, split.name), card)
         self.folder = folder
-        self.root = record_path(folder, split.name)
         self.form = split.form
         self.split = split
-        self.manifest: Manifest | None = split.manifest
         self.shape: tuple[int, ...] = (split.height, split.width, 3)
         self.files = {folder / DATA / name: part for name, part in _files(split, folder).items()}
         self.raw_latents = np.empty((split.images, NUM_FACTORS), np.float32)
@@ -134,7 +135,7 @@ class ExportSource:
 
     def stats(self) -> dict[str, Any] | None:
         """What the shards gave that the images were in, or what little is recorded."""
-        split, found = self.split, stats_of(self.split.parts)
+        split, found = self.split, super().stats()
         if found is None and split.mean and split.std:
             return {
                 "images": len(self),
@@ -142,24 +143,6 @@ class ExportSource:
                 "std_within_image": list(split.std),
             }
         return found
-
-    def parts(self) -> tuple[Part, ...]:
-        """The shards that the images were in, where that is recorded."""
-        return self.split.parts
-
-    def wanted(self) -> int | None:
-        """How many images were asked for, where that is recorded."""
-        return self.split.wanted
-
-    def given(self) -> Float32 | None:
-        """The raw latents, if they are those that were given."""
-        return given_among(self.manifest, self.raw_latents)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 def _files(split: Split, folder: Path) -> dict[str, range]:
@@ -237,6 +220,23 @@ class TarSource(ExportSource):
         return found
 
 
+class _PlainFile(tarfile.TarInfo):
+    """A header in a tar file: of a plain file, as `3dident convert` writes them, or refused.
+
+    Others (long names, pax records, sparse files) have tarfile read as much as they declare.
+    """
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise tarfile.ReadError(
+                f"{header.name[:100]!r} has a header of type {header.type!r}, expected plain files "
+                "alone, as `3dident convert` writes them"
+            )
+        return header
+
+
 @contextlib.contextmanager
 def _reading_tar(path: Path) -> Iterator[tuple[BinaryIO, tarfile.TarFile]]:
     """A tar file that is not compressed, and its content.
@@ -245,10 +245,14 @@ def _reading_tar(path: Path) -> Iterator[tuple[BinaryIO, tarfile.TarFile]]:
         DatasetError: it cannot be read.
     """
     try:
-        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        with (
+            path.open("rb") as file,
+            tarfile.open(fileobj=file, mode="r:", tarinfo=_PlainFile) as tar,
+        ):
             yield file, tar
     except (
         *(tarfile.TarError, OSError, ValueError, OverflowError, EOFError, RecursionError),
+        MemoryError,
     ) as error:
         raise DatasetError(f"cannot read {path}: {error!r:.200}") from error
 
@@ -283,7 +287,7 @@ class ParquetSource(ExportSource):
             described = file.metadata
             if described.num_rows != len(part):
                 raise DatasetError(f"{path} has {described.num_rows} rows, expected {len(part)}")
-            _refuse_packed(described, path)
+            _refuse_packed(file, path)
             starts, position = [], part.start
             for number in range(described.num_row_groups):
                 starts.append(position)
@@ -311,14 +315,35 @@ class ParquetSource(ExportSource):
         found = [b""] * len(numbers)
         with _reading(path) as file:
             for group, places in groups.items():
-                column = file.read_row_group(group, columns=["image.bytes"], use_threads=False)
-                images = column["image"].combine_chunks().field("bytes")
+                wanted = {numbers[place] for place in places}
+                images = _images(file, group, starts[group], wanted, path)
                 for place in places:
-                    content = images[numbers[place] - starts[group]].as_py()
-                    if not isinstance(content, bytes):
-                        raise DatasetError(f"{path}: image {numbers[place]} is no PNG")
-                    found[place] = content
+                    found[place] = images[numbers[place]]
         return found
+
+
+def _images(file: Any, group: int, first: int, wanted: set[int], path: Path) -> dict[int, bytes]:
+    """PNGs of a row group that begins with image `first`.
+
+    One at a time: of an image, even a footer that lies about encodings cannot make more than the
+    file holds.
+
+    Raises:
+        DatasetError: they are none, or more than the file holds.
+    """
+    left = path.stat().st_size
+    found = {}
+    rows = file.iter_batches(1, row_groups=[group], columns=["image.bytes"], use_threads=False)
+    for number, row in enumerate(rows, first):
+        content = row.column(0).field("bytes")[0].as_py()
+        if not isinstance(content, bytes):
+            raise DatasetError(f"{path}: image {number} is no PNG")
+        left -= len(content)
+        if left < 0:
+            raise DatasetError(f"{path}: its images are more than the file holds")
+        if number in wanted:
+            found[number] = content
+    return found
 
 
 @contextlib.contextmanager
@@ -344,21 +369,57 @@ def _reading(path: Path) -> Iterator[Any]:
         raise DatasetError(f"cannot read {path}: {str(error).splitlines()[0]:.200}") from error
 
 
-def _refuse_packed(described: Any, path: Path) -> None:
-    """Checks that no column unfolds to more than the file holds, before one is read.
+def parquet_schema() -> Any:
+    """The columns of a Parquet file of an export, a `pyarrow.Schema`.
 
     Raises:
-        DatasetError: it is compressed, or promises more bytes than there are.
+        ImportError: there is no pyarrow.
     """
+    import pyarrow as pa
+
+    vector = pa.list_(pa.float32(), NUM_FACTORS)
+    image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    return pa.schema(
+        {"image": image, "index": pa.int64(), "raw_latents": vector, "latents": vector}
+    )
+
+
+def _refuse_packed(file: Any, path: Path) -> None:
+    """Checks, before a column is read, that by the footer none unfolds to more than is stored.
+
+    Raises:
+        DatasetError: columns are others, are not stored as they are, or promise more values or
+            bytes than there are.
+    """
+    schema = parquet_schema()
+    if not file.schema_arrow.equals(schema):
+        raise DatasetError(
+            f"{path} has the columns {_columns(file.schema_arrow)}; expected {_columns(schema)}"
+        )
     size = path.stat().st_size
-    for number in range(described.num_row_groups):
-        group = described.row_group(number)
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
         for place in range(group.num_columns):
             column = group.column(place)
-            if column.compression != "UNCOMPRESSED" or column.dictionary_page_offset is not None:
+            if (
+                column.compression != "UNCOMPRESSED"
+                or column.dictionary_page_offset is not None
+                or not set(column.encodings) <= _AS_THEY_ARE
+            ):
                 raise DatasetError(
-                    f"{path}: {column.path_in_schema} is compressed or has a dictionary; "
-                    "`3dident convert` writes PNGs and numbers as they are"
+                    f"{path}: {column.path_in_schema} is compressed or encoded "
+                    f"({column.compression}, {', '.join(column.encodings)}); `3dident convert` "
+                    "writes PNGs and numbers as they are"
+                )
+            of_each = NUM_FACTORS if "latents" in column.path_in_schema else 1
+            if column.num_values != of_each * group.num_rows:
+                raise DatasetError(
+                    f"{path}: {column.path_in_schema} has {column.num_values} values in "
+                    f"{group.num_rows} rows, expected {of_each} in each"
                 )
             if not 0 <= column.total_uncompressed_size <= size:
                 raise DatasetError(f"{path} is cut short: a column promises more than there is")
+
+
+def _columns(schema: Any) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema)[:500]

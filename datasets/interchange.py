@@ -35,7 +35,7 @@ from threedident.datasets.card import (
     split_name,
 )
 from threedident.datasets.checking import require_sound
-from threedident.datasets.exported import ExportSource
+from threedident.datasets.exported import ExportSource, parquet_schema
 from threedident.datasets.reading import Source, read_images
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import NUM_FACTORS
@@ -260,14 +260,7 @@ def _parquet_writer() -> Callable[[Path, Source, range, Progress], None]:
     except ImportError as error:
         raise MissingExtraError("pyarrow", "export", "writing Parquet") from error
 
-    vector = pa.list_(pa.float32(), NUM_FACTORS)
-    fields: dict[str, Any] = {
-        "image": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
-        "index": pa.int64(),
-        "raw_latents": vector,
-        "latents": vector,
-    }
-    schema = pa.schema(fields, metadata={"huggingface": json.dumps(_FEATURES)})
+    schema = parquet_schema().with_metadata({"huggingface": json.dumps(_FEATURES)})
 
     def vectors(array: npt.NDArray[np.float32]) -> Any:
         return pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), NUM_FACTORS)
@@ -294,9 +287,9 @@ def _parquet_writer() -> Callable[[Path, Source, range, Progress], None]:
                             {"bytes": _png(pixels), "path": f"{index:08d}.png"}
                             for index, pixels in zip(rows, images, strict=True)
                         ],
-                        fields["image"],
+                        schema.field("image").type,
                     ),
-                    "index": pa.array(rows, fields["index"]),
+                    "index": pa.array(rows, schema.field("index").type),
                     "raw_latents": vectors(source.raw_latents[window]),
                     "latents": vectors(source.latents[window]),
                 }

@@ -11,6 +11,7 @@ import io
 import math
 import operator
 import os
+import shlex
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from threedident.datasets import card, packed, published
 from threedident.errors import DatasetError, UsageError
 from threedident.files import read_json
+from threedident.render.mesh import SHAPES
 from threedident.shards import (
     ImageSums,
     Part,
@@ -268,7 +270,7 @@ class ShardSource(_Stacks):
         self.shape = (side, side, 3)
         raw, latents = [], []
         self._shards = dataset.shards()
-        require_complete(root, self._shards)
+        require_complete(root, self._shards, _cure(dataset))
         for interval, path in self._shards.items():
             with open_hdf5(path) as file:
                 check_arrays(file, path, interval.count, side)
@@ -302,6 +304,30 @@ class ShardSource(_Stacks):
     def given(self) -> Float32 | None:
         """The latents that lie beside the shards."""
         return DatasetDir.open(self.root).given_latents()
+
+
+def _cure(dataset: DatasetDir) -> str:
+    """What to do about a dataset directory of which images are missing."""
+    preset = dataset.manifest.preset
+    if preset is None:
+        return "import it again from what it was imported from (`3dident convert --to shards`)"
+    wanted = None
+    with contextlib.suppress(DatasetError):  # the command says what is wrong with the record
+        wanted = dataset.wanted()
+    return f"run `{extend_command(dataset.root, preset.shape, wanted)}`"
+
+
+def extend_command(root: Path | str, shape: str, wanted: int | None) -> str:
+    """The command that renders what a dataset directory lacks.
+
+    Args:
+        root: the directory.
+        shape: of the object.
+        wanted: how many images were asked for, where it is recorded.
+    """
+    mesh = "" if shape in SHAPES else " --shape FILE"
+    count = "" if wanted else " --n N"
+    return f"3dident render --extend {shlex.quote(str(root))}{mesh}{count}"
 
 
 class PackedSource(_Stacks):
@@ -356,37 +382,15 @@ def _is_whole(stats: Any, count: int) -> bool:
     )
 
 
-class PublishedSource:
-    """The published layout: `images/*.png`, `raw_latents.npy`, `latents.npy`."""
+class CardSource:
+    """Images and latents of a form that has a `Card` beside them, which says what made them."""
 
-    form = "published"
+    raw_latents: Float32
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, card: published.Card) -> None:
         self.root = root
-        self.raw_latents, self.latents = published.read_latents(root)
-        # What made it is known where `3dident convert` has written the layout.
-        self._card = published.read_card(root, self.raw_latents, self.latents)
-        self.manifest: Manifest | None = self._card.manifest
-        self._paths = published.image_paths(root, len(self.raw_latents))
-        self.shape: tuple[int, ...] = published.read_image(self._paths[0]).shape
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    def image(self, index: int) -> UInt8:
-        """One image, (H, W, 3) uint8."""
-        return read_images(self, [index])[0]
-
-    def read(self, indices: Sequence[int], out: UInt8) -> None:
-        """Reads images into an array (k, H, W, 3)."""
-        for row, index in enumerate(check_numbers(indices, len(self))):
-            pixels = published.read_image(self._paths[index])
-            if pixels.shape != self.shape:
-                raise DatasetError(
-                    f"{self._paths[index]}: image {index} has shape {pixels.shape}, expected "
-                    f"{self.shape} as image 0"
-                )
-            out[row] = pixels
+        self.manifest: Manifest | None = card.manifest
+        self._card = card
 
     def stats(self) -> dict[str, Any] | None:
         """What the shards gave that the images were in, where that is recorded."""
@@ -409,6 +413,37 @@ class PublishedSource:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+class PublishedSource(CardSource):
+    """The published layout: `images/*.png`, `raw_latents.npy`, `latents.npy`."""
+
+    form = "published"
+
+    def __init__(self, root: Path) -> None:
+        self.raw_latents, self.latents = published.read_latents(root)
+        # What made it is known where `3dident convert` has written the layout.
+        super().__init__(root, published.read_card(root, self.raw_latents, self.latents))
+        self._paths = published.image_paths(root, len(self.raw_latents))
+        self.shape: tuple[int, ...] = published.read_image(self._paths[0]).shape
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def image(self, index: int) -> UInt8:
+        """One image, (H, W, 3) uint8."""
+        return read_images(self, [index])[0]
+
+    def read(self, indices: Sequence[int], out: UInt8) -> None:
+        """Reads images into an array (k, H, W, 3)."""
+        for row, index in enumerate(check_numbers(indices, len(self))):
+            pixels = published.read_image(self._paths[index])
+            if pixels.shape != self.shape:
+                raise DatasetError(
+                    f"{self._paths[index]}: image {index} has shape {pixels.shape}, expected "
+                    f"{self.shape} as image 0"
+                )
+            out[row] = pixels
 
 
 def stats_of(parts: Sequence[Part]) -> dict[str, Any] | None:

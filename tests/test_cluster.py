@@ -143,7 +143,7 @@ def test_a_driver_that_is_killed_or_stopped_goes_on(
     driver.wait_for_shards(5)
     # Meanwhile the directory is the driver's.
     said = cli(*JOB, "d", code=2).stderr
-    assert f"another process renders d (all of it): pid {driver.process.pid} on " in said
+    assert f"another process writes to d (all of it): pid {driver.process.pid} on " in said
     driver.process.kill()
     driver.process.communicate()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import tarfile
@@ -12,6 +13,7 @@ import pytest
 from conftest import SMALL, run_command
 from PIL import Image
 
+from threedident.datasets import convert
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.interchange import export
 from threedident.datasets.published import image_name, write_image
@@ -47,6 +49,30 @@ def test_the_published_layout_round_trips(cli, tmp_path, small_dataset):
         for ours, theirs in zip(everything(small_dataset), everything(form), strict=True):
             assert np.array_equal(ours, theirs)
             assert ours.dtype == theirs.dtype
+
+
+def test_shards_are_not_written_where_another_process_writes(cli, tmp_path, small_dataset):
+    cli("convert", small_dataset, "--to", "published", "--out", "p")
+    shutil.copytree(small_dataset, tmp_path / "s")
+    gone = sorted((tmp_path / "s").glob("shard-*"))[0]
+    gone.unlink()
+    with DatasetDir.open(tmp_path / "s").only_render():
+        said = cli("convert", "p", "--to", "shards", "--out", "s", code=2).stderr
+    assert "another process writes to s (all of it): pid " in said
+    assert not gone.exists()
+    cli("convert", "p", "--to", "shards", "--out", "s")
+    assert gone.exists()
+    assert not list((tmp_path / "s").glob(".render-*"))
+
+
+def test_a_render_waits_for_shards_that_are_being_converted(tmp_path, small_dataset, monkeypatch):
+    def write_or_refuse(*_, **__):
+        with DatasetDir.open(tmp_path / "s").only_render():
+            pass
+
+    monkeypatch.setattr(convert, "write_shard", write_or_refuse)
+    with open_source(small_dataset) as source, pytest.raises(UsageError, match="another process"):
+        convert.to_shards(source, tmp_path / "s")
 
 
 def test_images_carry_pixels_and_nothing_else(cli, tmp_path, small_dataset):
@@ -609,8 +635,92 @@ def test_parquet_that_unfolds_to_more_than_it_holds_is_not_read(tmp_path):
     table = parquet.read_table(path)
     for options in ({"compression": "zstd"}, {"compression": "none", "use_dictionary": True}):
         parquet.write_table(table, path, **options)
-        with pytest.raises(DatasetError, match="is compressed or has a dictionary"):
+        with pytest.raises(DatasetError, match="is compressed or encoded"):
             open_source(there)
+
+
+def packed_by_prefixes(path):
+    """Rewrites a Parquet file: all images share 1 MB, which it holds once."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    images = table["image"].combine_chunks()
+    large = [np.random.default_rng(1).bytes(1 << 20)] * len(table)
+    image = pa.StructArray.from_arrays([pa.array(large), images.field("path")], ["bytes", "path"])
+    encodings = dict.fromkeys(
+        ("image.path", "index", "raw_latents.list.element", "latents.list.element"), "PLAIN"
+    )
+    parquet.write_table(
+        table.set_column(0, table.schema.field("image"), image),
+        path,
+        compression="none",
+        use_dictionary=False,
+        column_encoding={"image.bytes": "DELTA_BYTE_ARRAY", **encodings},
+    )
+
+
+def test_parquet_whose_images_share_what_they_begin_with_is_not_read(tmp_path):
+    pytest.importorskip("pyarrow")
+    there = turned(build(tmp_path / "d"), "parquet", tmp_path / "hub")
+    path = next((there / "data").iterdir())
+    packed_by_prefixes(path)
+    assert path.stat().st_size < 2 << 20
+    with pytest.raises(
+        DatasetError, match=r"image\.bytes is compressed or encoded .*DELTA_BYTE_ARR"
+    ):
+        open_source(there)
+    # The footer says PLAIN, the pages are what they were: no more is read than the file holds.
+    content = path.read_bytes()
+    said, lie = bytes([0x25, 2 * 3, 2 * 7]), bytes([0x25, 2 * 3, 0])  # a list of RLE, DELTA_...
+    assert content.count(said) == 1
+    path.write_bytes(content.replace(said, lie))
+    with pytest.raises(DatasetError, match="its images are more than the file holds"):
+        open_source(there)
+
+
+def test_parquet_of_other_columns_is_not_read(tmp_path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    there = turned(build(tmp_path / "d"), "parquet", tmp_path / "hub")
+    path = next((there / "data").iterdir())
+    table = parquet.read_table(path)
+    options = {"compression": "none", "use_dictionary": False}
+    wide = table.set_column(1, "index", table["index"].cast(pa.float64()))
+    parquet.write_table(wide, path, **options)
+    with pytest.raises(
+        DatasetError, match=r"columns .*index \(double\).* expected .*index \(int64\)"
+    ):
+        open_source(there)
+    # Lists of free length that say they are vectors; nulls take no room.
+    nulls = pa.array([[None] * 5000] * len(table), pa.list_(pa.float32()))
+    kept = base64.b64encode(table.schema.serialize())
+    table = table.set_column(2, "raw_latents", nulls)
+    table = table.replace_schema_metadata({"ARROW/schema": kept})
+    parquet.write_table(table, path, **options)
+    content = path.read_bytes().replace(b"ARROW:schema", b"ARROW-schema")
+    path.write_bytes(content.replace(b"ARROW/schema", b"ARROW:schema"))
+    with pytest.raises(DatasetError, match="has 60000 values in 12 rows, expected 10 in each"):
+        open_source(there)
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_SPARSE]
+)
+@pytest.mark.parametrize("before", [0, 9])
+def test_a_tar_file_with_headers_other_than_of_plain_files_is_not_read(cli, tmp_path, kind, before):
+    there = turned(build(tmp_path / "d"), "webdataset", tmp_path / "hub")
+    path = next((there / "data").iterdir())
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 1 << 45
+    with tarfile.open(path) as tar:
+        place = tar.getmembers()[before].offset
+    content = path.read_bytes()
+    path.write_bytes(content[:place] + header.tobuf(tarfile.GNU_FORMAT) + content[place:])
+    said = cli("info", "hub", code=2).stderr
+    assert f"cannot read {path.relative_to(tmp_path)}" in said
+    assert f"has a header of type {kind!r}, expected plain files alone" in said
 
 
 def test_the_number_that_was_wanted_is_held_against_what_is_there(cli, tmp_path):

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -411,6 +412,9 @@ def test_given_latents_and_a_mesh_are_extended(cli, tmp_path):
     assert "--n 5 is more than the 4 rows of its given latents" in said
     trimesh.creation.box((2, 2, 1)).export(tmp_path / "box.stl")
     assert "mesh_sha256" in cli("render", "--extend", "d", *mesh, code=2).stderr
+    next(iter(list_shards(tmp_path / "d").values())).unlink()
+    advice = "to complete it: 3dident render --extend d --shape FILE\n"
+    assert advice in cli("info", "d").stdout
 
 
 # --- Several at once ---
@@ -424,7 +428,7 @@ def test_a_second_render_of_the_same_images_stops_and_says_so(cli, tmp_path):
         time.sleep(0.05)
     for options in ((), ("--shard", "1/3")):
         said = cli(*words, "--n", 10, *options, code=2).stderr
-        assert f"another process renders d (--shard 0/2): pid {first.pid} on " in said
+        assert f"another process writes to d (--shard 0/2): pid {first.pid} on " in said
         assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", said)
         assert "To share the work, start all of them with --shard I/K" in said
     # Others share the work.
@@ -668,6 +672,31 @@ def test_missing_images_are_named(cli, small_dataset, tmp_path):
     assert "lacks images 5 to 9" in cli("pack", "d", "--out", "p.h5", code=2).stderr
     cli(*advice.split(), "--workers", 1)
     assert "all is well" in cli("verify", "d").stdout
+
+
+def test_what_completes_a_dataset_is_what_the_error_says(cli, small_dataset, tmp_path):
+    def lacking(name):
+        next(iter(list_shards(tmp_path / name).values())).unlink()
+        said = cli("info", "--json", name).stdout  # of it one can still be told
+        assert json.loads(said)["missing"] == [[0, 4]]
+        return cli("pack", name, "--out", "p.h5", code=2).stderr
+
+    shutil.copytree(small_dataset, tmp_path / "my data")
+    said = lacking("my data")
+    assert "lacks images 0 to 4: `3dident verify` says what else is wrong; to complete it" in said
+    command = said.split("run `3dident ")[1].split("`")[0]
+    assert command == "render --extend 'my data'"
+    cli(*shlex.split(command), "--workers", 1)
+    cli("pack", "my data", "--out", "p.h5")
+
+    cli("convert", small_dataset, "--to", "published", "--out", "p")
+    (tmp_path / "p/3dident.json").unlink()  # what rendered it is not known
+    cli("convert", "p", "--to", "shards", "--out", "imported", "--shard-size", 5)
+    said = lacking("imported")
+    assert "render --extend" not in said
+    assert "import it again from what it was imported from (`3dident convert --to shards`)" in said
+    cli("convert", "p", "--to", "shards", "--out", "imported", "--shard-size", 5)
+    cli("pack", "imported", "--out", "q.h5")
 
 
 def test_killed_at_random_moments_it_goes_on(cli, tmp_path):

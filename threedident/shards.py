@@ -126,8 +126,13 @@ def name_stretches(stretches: Sequence[tuple[int, int]], most: int = 10) -> str:
     return f"{'image' if single else 'images'} {text}"
 
 
-def require_complete(root: Path, shards: Iterable[Interval]) -> int:
+def require_complete(root: Path, shards: Iterable[Interval], cure: str) -> int:
     """How many images there are, if they run from image 0 on without a gap.
+
+    Args:
+        root: where they lie.
+        shards: by first image.
+        cure: what to do where images are missing, for the error.
 
     Raises:
         DatasetError: images are missing, or there are none.
@@ -136,11 +141,11 @@ def require_complete(root: Path, shards: Iterable[Interval]) -> int:
     missing = gaps(intervals)
     if missing:
         raise DatasetError(
-            f"{root} lacks {name_stretches(missing)}: `3dident verify` says what else is wrong, "
-            f"and `3dident render --extend {root}` completes it"
+            f"{root} lacks {name_stretches(missing)}: `3dident verify` says what else is wrong; "
+            f"to complete it, {cure}"
         )
     if not intervals:
-        raise DatasetError(f"{root} holds no finished shard yet: run `3dident render`")
+        raise DatasetError(f"{root} holds no finished shard yet: {cure}")
     return intervals[-1].stop
 
 

@@ -582,12 +582,12 @@ class DatasetDir:
 
     @contextlib.contextmanager
     def only_render(self, part: int = 0, parts: int = 1) -> Iterator[None]:
-        """Holds the shards whose number is `part` modulo `parts` for this process's rendering.
+        """Holds the shards whose number is `part` modulo `parts` for this process to write.
 
         The kernel ends it with the process, however that ends. Disks without locks hold nothing.
 
         Raises:
-            UsageError: another process renders some of these shards.
+            UsageError: another process writes some of these shards.
             DatasetError: the directory cannot be written to.
         """
         with contextlib.ExitStack() as stack:
@@ -625,7 +625,7 @@ class DatasetDir:
                 return
             what = "all of it" if its_parts == 1 else f"--shard {its_part}/{its_parts}"
             raise UsageError(
-                f"another process renders {self.root} ({what}): "
+                f"another process writes to {self.root} ({what}): "
                 f"{file.readline(200).strip() or 'it does not say which'}. Wait for it, or stop "
                 "it and run this command again. To share the work, start all of them with --shard "
                 f"I/K. If its machine is gone for good, remove {path}"
