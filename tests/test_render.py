@@ -514,7 +514,7 @@ def test_a_network_disk_that_locks_only_what_is_open_for_writing(
     dataset = DatasetDir.open(tmp_path / "d")
     with (
         dataset.only_render(),
-        pytest.raises(UsageError, match="another process renders"),
+        pytest.raises(UsageError, match="another process writes"),
         dataset.only_render(),
     ):
         pass
