@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.reading import Source
+from threedident.datasets.reading import Source, count_shared
 from threedident.errors import DatasetError
 from threedident.evaluate.assumptions import Warning_
 from threedident.evaluate.manifest import SubmissionManifest
@@ -73,7 +73,7 @@ def check_seen(
     digest = latents_digest(test.raw_latents)
     recorded = trained_on or {}
     what = None
-    shared = 0 if fitted_on is None else _shared(fitted_on, test)
+    shared = 0 if fitted_on is None else count_shared(fitted_on.raw_latents, test.raw_latents)
     if shared:
         what = (
             f"the principal components were fitted on images of the same latents (--train) as "
@@ -112,9 +112,3 @@ def check_seen(
             "fewer independent samples than images, so that the intervals are too narrow. Score "
             "on single images",
         )
-
-
-def _shared(fitted_on: Source, test: Source) -> int:
-    """How many images of a test set have latents of images that something was fitted on."""
-    there = {row.tobytes() for row in fitted_on.raw_latents}
-    return sum(row.tobytes() in there for row in test.raw_latents)
