@@ -37,7 +37,7 @@ from threedident.evaluate.linear import Folds
 from threedident.evaluate.manifest import SubmissionManifest
 from threedident.evaluate.schema import FORMAT, FORMAT_VERSION
 from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS, score
-from threedident.evaluate.seen import check_seen
+from threedident.evaluate.seen import check_seen, split_of
 from threedident.evaluate.submission import Submission, digest
 from threedident.files import explaining_write_errors, replacing, write_json
 from threedident.store import toolkit_version
@@ -253,7 +253,7 @@ def describe_data(data: ThreeDIdent) -> dict[str, Any]:
         "fingerprint": fingerprint_of(data.source),
         "images": len(data),
         "preset": preset.name if preset else None,
-        "split": settings.get("split"),
+        "split": split_of(data.source),
         "seed": settings.get("seed"),
         "resolution": int(data.source.shape[0]),
         "engine": dict(manifest.engine) if manifest else None,

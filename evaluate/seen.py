@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from threedident.datasets.card import SPLIT_NAMES
+from threedident.datasets.exported import ExportSource
 from threedident.datasets.reading import Source, count_shared
 from threedident.errors import DatasetError
 from threedident.evaluate.assumptions import Warning_
@@ -15,6 +17,7 @@ from threedident.store import latents_digest
 
 #: Warnings with which scores are no entry of a leaderboard.
 UNRANKED = ("training_split", "seen_images")
+_OWN_NAMES = {export: own for own, export in SPLIT_NAMES.items()}
 _RESULT = "result.json"  # of a run, beside its encoder
 
 
@@ -45,6 +48,17 @@ def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any
         return {}
 
 
+def split_of(source: Source) -> str | None:
+    """Which split a dataset is: train, val or test; None where nobody says.
+
+    What rendered it counts first. Of imported images, the export says what it calls them.
+    """
+    split = source.manifest.settings.get("split") if source.manifest else None
+    if split is None and isinstance(source, ExportSource):
+        return _OWN_NAMES[source.split.name]
+    return split
+
+
 def check_seen(
     test: Source,
     *,
@@ -64,7 +78,14 @@ def check_seen(
     settings = manifest.settings if manifest else {}
     preset = manifest.preset if manifest else None
     split, seed = settings.get("split"), settings.get("seed")
-    if split == "train":
+    if split is None and split_of(test) == "train":
+        yield Warning_(
+            "training_split",
+            f"{test.root} calls these images its split `train`, as `3dident convert` does where "
+            "nobody names one: encoders are fitted on that, and a leaderboard does not take such "
+            "scores. If they are a test set, import them with `3dident convert --split test`",
+        )
+    elif split == "train":
         yield Warning_(
             "training_split",
             "the test set is of the split `train`: encoders are fitted on that, and a leaderboard "

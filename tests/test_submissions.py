@@ -1294,6 +1294,22 @@ def test_a_training_split_is_said(rendered):
     assert "training_split" in warned(run.score_codes(codes(), rendered["train"], bootstrap=0))
 
 
+def test_a_training_split_of_imported_images_is_said(cli, tmp_path, root):
+    """Nothing but the export says which split they are, and it says train by itself."""
+    np.save("a.npy", codes())
+    for folder, words in (("unnamed", ()), ("train", ("--split", "train"))):
+        cli("convert", root, "--to", "webdataset", *words, "--out", folder)
+        found = scored("a.npy", tmp_path / folder / "3dident-train.json")
+        assert "calls these images its split `train`" in warned(found)["training_split"]
+        assert found["data"]["split"] == "train"
+    for name, split in (("val", "validation"), ("test", "test")):
+        cli("convert", root, "--to", "webdataset", "--split", name, "--out", name)
+        found = scored("a.npy", tmp_path / name / f"3dident-{split}.json")
+        assert "training_split" not in warned(found)
+        assert found["data"]["split"] == name
+    assert scored("a.npy", root)["data"]["split"] is None
+
+
 def test_images_that_principal_components_were_fitted_on_are_said(tmp_path, rendered):
     words = {"metrics": ["linear_r2"]}
     more = as_rendered(tmp_path / "more", 50, split="test")
