@@ -141,6 +141,7 @@ def evaluate(
         declared=declared,
         fitted_on=None if fitted_on is None else fitted_on.source,
         trained_on=encoding.trained_on,
+        checkpoint=found.checkpoint,
     )
     content = {
         "format": FORMAT,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from threedident.datasets.card import SPLIT_NAMES
 from threedident.datasets.exported import ExportSource
-from threedident.datasets.reading import Source, count_shared
-from threedident.errors import DatasetError
+from threedident.datasets.reading import Source, count_shared, open_source
+from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.evaluate.assumptions import Warning_
 from threedident.evaluate.manifest import SubmissionManifest
 from threedident.files import read_json
@@ -18,7 +19,9 @@ from threedident.store import latents_digest
 #: Warnings with which scores are no entry of a leaderboard.
 UNRANKED = ("training_split", "seen_images")
 _OWN_NAMES = {export: own for own, export in SPLIT_NAMES.items()}
-_RESULT = "result.json"  # of a run, beside its encoder
+_RESULT, _PLACES = "result.json", "data.json"  # of a run, beside its encoder
+_MOST_SIDE = 1 << 16
+_CLAIMED = ("images", "latents", "preset", "resolution")  # in an ONNX file
 
 
 def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,6 +51,24 @@ def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any
         return {}
 
 
+def write_claim(record: Mapping[str, Any]) -> str:
+    """What an ONNX file says of the images that its encoder was trained on."""
+    return json.dumps({key: record[key] for key in _CLAIMED if key in record}, sort_keys=True)
+
+
+def read_claim(text: Any) -> dict[str, Any]:
+    """What an ONNX file says of them: anyone can have written it, so that it only warns."""
+    try:
+        plain = json.loads(text)
+        latents, side = plain.get("latents"), plain.get("resolution")
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    record: dict[str, Any] = {"latents": latents} if isinstance(latents, str) else {}
+    if type(side) is int and 0 < side < _MOST_SIDE:
+        record["resolution"] = side
+    return record
+
+
 def split_of(source: Source) -> str | None:
     """Which split a dataset is: train, val or test; None where nobody says.
 
@@ -65,6 +86,7 @@ def check_seen(
     declared: SubmissionManifest | None = None,
     fitted_on: Source | None = None,
     trained_on: Mapping[str, Any] | None = None,
+    checkpoint: Path | None = None,
 ) -> Iterator[Warning_]:
     """Warnings of a test set that is no test of the encoder, or is of another kind.
 
@@ -73,6 +95,7 @@ def check_seen(
         declared: what its authors say of it.
         fitted_on: what reference:pca was fitted on, where that is not the test set itself.
         trained_on: what is recorded of the training of an encoder of this toolkit.
+        checkpoint: the file of such an encoder; its run's folder says where the images were.
     """
     manifest = test.manifest
     settings = manifest.settings if manifest else {}
@@ -95,13 +118,15 @@ def check_seen(
     recorded = trained_on or {}
     what = None
     shared = 0 if fitted_on is None else count_shared(fitted_on.raw_latents, test.raw_latents)
+    same = recorded.get("latents") == digest
     if shared:
         what = (
             f"the principal components were fitted on images of the same latents (--train) as "
             f"{shared} of these {len(test)}"
         )
-    elif recorded.get("latents") == digest:
-        what = "the encoder was trained on images of the same latents, as its run records"
+    elif same or (some := _count_trained_on(test, recorded, checkpoint)):
+        of = "" if same else f" as {some} of these {len(test)}"
+        what = f"the encoder was trained on images of the same latents{of}, as is recorded with it"
     elif (
         declared is not None
         and split == "train"
@@ -133,3 +158,20 @@ def check_seen(
             "fewer independent samples than images, so that the intervals are too narrow. Score "
             "on single images",
         )
+
+
+def _count_trained_on(test: Source, recorded: Mapping[str, Any], checkpoint: Path | None) -> int:
+    """How many images of a test set have latents of images that a run was trained on.
+
+    0 where the run's dataset is not to be found, or is another by now.
+    """
+    if checkpoint is None or not recorded:
+        return 0
+    try:
+        with open_source(read_json(checkpoint.parent / _PLACES)["data"]) as source:
+            latents = source.raw_latents[: recorded.get("images")]  # it may have been extended
+    except (ThreeDIdentError, OSError, KeyError, TypeError, ValueError):
+        return 0
+    if latents_digest(latents) != recorded.get("latents"):
+        return 0
+    return count_shared(latents, test.raw_latents)

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import onnx
 import pytest
 import torch
 from boards import make_manifest
@@ -43,7 +44,7 @@ from threedident.errors import DatasetError, UsageError
 from threedident.evaluate import manifest as manifests
 from threedident.evaluate import run
 from threedident.evaluate.embeddings import read_embeddings
-from threedident.evaluate.graph import MOST_WEIGHTS
+from threedident.evaluate.graph import MOST_WEIGHTS, TRAINED_ON
 from threedident.evaluate.inference import run_encoder
 from threedident.evaluate.inputs import check_inputs, default_out
 from threedident.evaluate.leaderboard import as_toml
@@ -51,6 +52,7 @@ from threedident.evaluate.reference import run_reference
 from threedident.evaluate.schema import check_scores
 from threedident.evaluate.scoring import METRICS
 from threedident.evaluate.submission import digest, file_digest, identify
+from threedident.store import latents_digest
 
 COUNT, SIDE = 40, 16
 MARK = "PYTHON_3DIDENT_TEST"  # inherited by the processes of encoders, whatever else is not
@@ -76,9 +78,10 @@ def _nothing_is_left_behind(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield
     assert running(mark) == []
-    # What torch makes when it is first asked to compile stays for later tests.
+    # What torch makes when it is first asked to compile stays for later tests; .ses is what
+    # onnxruntime leaves where an encoder is exported, outside of any sandbox.
     left = [each.name for each in scratch.iterdir()]
-    assert [name for name in left if not name.startswith("torchinductor_")] == []
+    assert [name for name in left if not name.startswith(("torchinductor_", ".ses"))] == []
 
 
 def running(mark: str) -> list[int]:
@@ -1354,11 +1357,51 @@ def test_images_that_a_run_was_trained_on_are_said(cli, tmp_path, rendered):
     larger = as_rendered(tmp_path / "larger", COUNT, split="test", side=32)
     found = said("copied.pt", larger)["other_resolution"]
     assert "trained on images of 16 pixels along each side, and these have 32" in found
+    cli("export", "run/encoder.pt", "--out", "encoder.onnx", "--resolution", 16)
+    assert "trained on images of the same latents" in warned(scored("encoder.onnx", train)).get(
+        "seen_images", ""
+    )
+    assert not {"seen_images", "other_resolution"} & set(warned(scored("encoder.onnx", test)))
+    # Some of the images, and all of them with others, in any form: row by row.
+    to_published(open_source(as_rendered(tmp_path / "few", COUNT // 2)), tmp_path / "png")
+    more = as_rendered(tmp_path / "more", COUNT + 8)
+    (tmp_path / "png/3dident.json").unlink()
+    for folder, words in ((tmp_path / "png", "as 20 of these 20"), (more, "as 40 of these 48")):
+        assert words in said("run", folder)["seen_images"]
+        assert "seen_images" not in said("copied.pt", folder)  # which no run's folder surrounds
+    Path("run/data.json").write_text(json.dumps({"data": str(more)}))  # extended since
+    assert "as 20 of these 20" in said("run", tmp_path / "png")["seen_images"]
+    for elsewhere in ("[]", "{", '{"data": null}', json.dumps({"data": str(test)})):
+        Path("run/data.json").write_text(elsewhere)
+        assert "seen_images" not in said("run", tmp_path / "png")
     del about["data"]
     save_encoder("run/encoder.pt", encoder, about)
     save_encoder("copied.pt", encoder, about)
     assert "trained on images of the same latents" in said("run", train)["seen_images"]
     assert "seen_images" not in said("copied.pt", train)
+
+
+@pytest.mark.parametrize(
+    ("claim", "code"),
+    [
+        ('{"latents": "%s"}', "seen_images"),
+        ('{"resolution": 17}', "other_resolution"),
+        ('{"latents": ["%s"], "resolution": 1e999}', None),
+        ('{"resolution": ' + 400 * "9" + "}", None),
+        (900 * "[", None),
+        ("[3]", None),
+        ('{"latents": "%s"}' + 5000 * "\U0001f600", None),
+    ],
+    ids=("latents", "side", "types", "large", "deep", "list", "long"),
+)
+def test_what_a_stranger_says_of_the_training_only_warns(tmp_path, rendered, claim, code):
+    path = save_onnx(tmp_path / "a.onnx", mean_nodes("z_hat"), initializers=[AXES])
+    model = onnx.load(path)
+    latents = latents_digest(open_source(rendered["test"]).raw_latents)
+    helper.set_model_props(model, {TRAINED_ON: claim.replace("%s", latents)})
+    onnx.save(model, path)
+    found = warned(scored(path, rendered["test"], metrics=["linear_r2"]))
+    assert {"seen_images", "other_resolution"} & set(found) == ({code} if code else set())
 
 
 def test_images_of_pairs_are_said_to_depend_on_each_other(rendered):
