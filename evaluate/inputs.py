@@ -11,18 +11,21 @@ from typing import Any
 
 from threedident.datasets.reading import Source, open_source
 from threedident.errors import UsageError
-from threedident.evaluate.embeddings import SUFFIXES
 from threedident.evaluate.manifest import NAME as MANIFEST
 from threedident.evaluate.manifest import SubmissionManifest, read_manifest, refuse_placeholders
 from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
-from threedident.evaluate.submission import REFERENCE, Submission, digest, identify
+from threedident.evaluate.submission import (
+    REFERENCE,
+    Submission,
+    digest,
+    identify,
+    is_submission,
+)
 from threedident.factors import factor_columns
 from threedident.store import latents_digest
 
 SCORES, EMBEDDINGS, REPORT = "scores.json", "embeddings.npy", "report.html"
 DEFAULT_DATA = Path("data/3dident-test")
-
-_SUBMISSIONS = (*SUFFIXES, ".onnx", ".pt2", ".ts")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,13 +136,14 @@ def find_manifest(
 
 
 def _others_beside(submission: Submission) -> list[str]:
-    """The names of other submissions in a submission's folder; what we write there is none."""
+    """The names of other submissions in a submission's folder.
+
+    The codes that an evaluation writes are none: they lie beside its scores.
+    """
     assert submission.path is not None
-    return sorted(
-        each.name
-        for each in submission.path.parent.iterdir()
-        if each.suffix in _SUBMISSIONS and each.name not in (EMBEDDINGS, submission.path.name)
-    )
+    folder = submission.path.parent
+    none = {submission.path.name, *([EMBEDDINGS] if (folder / SCORES).exists() else [])}
+    return sorted(e.name for e in folder.iterdir() if e.name not in none and is_submission(e))
 
 
 def fingerprint_of(source: Source) -> str:

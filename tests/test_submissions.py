@@ -1102,6 +1102,34 @@ def test_a_manifest_of_another_submission_is_not_taken(cli, tmp_path, root):
     assert used()
 
 
+def test_every_kind_of_submission_beside_a_manifest_counts(tmp_path, rendered):
+    """A manifest that names none is not taken where it may be of another."""
+    np.save("mine.npy", codes())
+    save_manifest(tmp_path)
+
+    def found():
+        return check_inputs("mine.npy", rendered["test"])
+
+    assert found().manifest is not None
+    with warnings.catch_warnings(action="ignore"):  # torch calls it deprecated
+        script = torch.jit.script(torch.nn.Identity())
+    for name in ("a.pt", "a.pth", "a.ts"):
+        script.save(name)
+        assert f"is of mine.npy or of {name}: it is not used" in found().notes[0]
+        assert found().manifest is None
+        torch.save({"weights": torch.zeros(2)}, name)  # a checkpoint, which nobody can hand in
+        assert found().manifest is not None
+        Path(name).unlink()
+    for name in ("a.pt2", "a.onnx", "a.npz", "a.h5", "a.hdf5", "embeddings.npy"):
+        np.save("x.npy", codes())
+        Path("x.npy").rename(name)
+        assert f"is of mine.npy or of {name}: it is not used" in found().notes[0]
+        if name != "embeddings.npy":
+            Path(name).unlink()
+    Path("scores.json").write_text("{}")  # then they are the codes of that evaluation
+    assert found().manifest is not None
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
