@@ -36,11 +36,19 @@ class Inputs:
         submission: what was handed in.
         manifest: what its authors declare; None where there is no manifest, or none of it.
         notes: which manifest was read, or why one was not, a line each.
+        data_root: the test set.
+        metrics: names from `scoring.METRICS`.
+        train: what `reference:pca` is fitted on.
+        factors: names of factors or groups that count; none: all ten.
     """
 
     submission: Submission
     manifest: SubmissionManifest | None
     notes: tuple[str, ...]
+    data_root: Path
+    metrics: tuple[str, ...]
+    train: Path | None
+    factors: tuple[str, ...]
 
 
 def check_inputs(
@@ -85,7 +93,7 @@ def check_inputs(
         check_out(out, found)
         if not overwrite:
             refuse_other_scores(out, found, fingerprint)
-    return Inputs(found, declared, notes)
+    return Inputs(found, declared, notes, Path(data_root), tuple(metrics), train, tuple(factors))
 
 
 def check_metrics(names: Sequence[str]) -> None:

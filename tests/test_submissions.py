@@ -40,7 +40,7 @@ from threedident.datasets.convert import to_published
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.reading import open_source
 from threedident.distributions import Normal
-from threedident.errors import DatasetError, UsageError
+from threedident.errors import DatasetError, ManifestWarning, UsageError
 from threedident.evaluate import manifest as manifests
 from threedident.evaluate import run
 from threedident.evaluate.embeddings import read_embeddings
@@ -1100,6 +1100,18 @@ def test_a_manifest_of_another_submission_is_not_taken(cli, tmp_path, root):
     save_manifest(tmp_path, submission="mine.npy")
     assert "manifest: " in cli(*words).stdout
     assert used()
+
+
+def test_a_manifest_beside_a_submission_is_visible_in_python(tmp_path, rendered):
+    np.save("mine.npy", codes())
+    save_manifest(tmp_path)
+    found = run.evaluate("mine.npy", rendered["test"], bootstrap=0, metrics=["linear_r2"])
+    assert found.notes == ("manifest: SUBMISSION.toml (entry an-entry, seed 0)",)
+    np.save("theirs.npy", codes())
+    with pytest.warns(ManifestWarning, match=r"of mine\.npy or of theirs\.npy: it is not used"):
+        found = run.evaluate("mine.npy", rendered["test"], bootstrap=0, metrics=["linear_r2"])
+    assert "it is not used" in found.notes[0]
+    assert found.scores["submission"]["manifest"] is None
 
 
 def test_every_kind_of_submission_beside_a_manifest_counts(tmp_path, rendered):
