@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from threedident.store import latents_digest
 
 SCORES, EMBEDDINGS, REPORT = "scores.json", "embeddings.npy", "report.html"
 DEFAULT_DATA = Path("data/3dident-test")
+_UNNAMED = "images that they do not name"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +86,15 @@ def check_inputs(
         )
     declared, notes = find_manifest(found, manifest)
     with open_source(data_root) as source:
-        fingerprint = fingerprint_of(source)
+        scored_on = identity_of(source)
+    fitted_on = None
     if train is not None:
-        with open_source(train):
-            pass
+        with open_source(train) as source:
+            fitted_on = identity_of(source)
     if out is not None:
         check_out(out, found)
         if not overwrite:
-            refuse_other_scores(out, found, fingerprint)
+            refuse_other_scores(out, found, scored_on, fitted_on)
     return Inputs(found, declared, notes, Path(data_root), tuple(metrics), train, tuple(factors))
 
 
@@ -160,6 +162,11 @@ def fingerprint_of(source: Source) -> str:
     return latents_digest(source.raw_latents) if manifest is None else manifest.fingerprint
 
 
+def identity_of(source: Source) -> dict[str, Any]:
+    """What tells a dataset from others, and from itself before it was extended."""
+    return {"fingerprint": fingerprint_of(source), "images": len(source)}
+
+
 def default_out(submission: Submission) -> Path:
     """The folder for a submission's scores where none is given, scores/NAME."""
     name = submission.name.removeprefix(REFERENCE)
@@ -186,13 +193,19 @@ def check_out(out: Path, submission: Submission) -> None:
         raise UsageError(f"--out {out} would overwrite the submission {mine}: choose another --out")
 
 
-def refuse_other_scores(out: Path, submission: Submission, fingerprint: str) -> None:
+def refuse_other_scores(
+    out: Path,
+    submission: Submission,
+    scored_on: Mapping[str, Any],
+    fitted_on: Mapping[str, Any] | None = None,
+) -> None:
     """Refuses a folder that holds the scores of another submission or test set.
 
     Args:
         out: the folder.
         submission: what is scored now.
-        fingerprint: of the test set now.
+        scored_on: `identity_of` the test set now.
+        fitted_on: that of what reference:pca is fitted on now, where it is not the test set.
 
     Raises:
         UsageError: it holds such scores, or ones that cannot be read.
@@ -201,11 +214,12 @@ def refuse_other_scores(out: Path, submission: Submission, fingerprint: str) -> 
     if not path.exists():
         return
     try:
-        there = json.loads(path.read_bytes())
-        before, data = there["submission"], there["data"]
+        content = json.loads(path.read_bytes())
+        before, data = content["submission"], content["data"]
         named = {key: before[key] for key in ("kind", "name", "sha256")}
-        scored_on = data["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        there = {key: data[key] for key in ("fingerprint", "images")}
+        fitted_there = before.get("fitted_on", _fitted_on(before))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _another(f"{path} is damaged: it does not say whose scores it holds") from None
     for key, value in (("kind", submission.kind), ("name", submission.name)):
         if named[key] != value:
@@ -217,11 +231,24 @@ def refuse_other_scores(out: Path, submission: Submission, fingerprint: str) -> 
         raise _another(
             f"{out} holds the scores of another {submission.name}, of SHA-256 {named['sha256']}"
         )
-    if scored_on != fingerprint:
+    if there["fingerprint"] != scored_on["fingerprint"]:
         raise _another(
             f"{out} holds scores of {submission.name} on another test set, of fingerprint "
-            f"{scored_on!s:.8}; this one's is {fingerprint:.8}"
+            f"{there['fingerprint']!s:.8}; this one's is {scored_on['fingerprint']:.8}"
         )
+    if there["images"] != scored_on["images"]:
+        raise _another(
+            f"{out} holds scores of {submission.name} on {there['images']} images of this test "
+            f"set, which has {scored_on['images']} now"
+        )
+    if fitted_there != fitted_on:
+        which = _UNNAMED if fitted_there == _UNNAMED else "other images"
+        raise _another(f"{out} holds scores of {submission.name} fitted on {which}")
+
+
+def _fitted_on(before: Mapping[str, Any]) -> str | None:
+    """What scores of an earlier version say of the images that reference:pca was fitted on."""
+    return _UNNAMED if "training images" in str(before.get("about")) else None
 
 
 def _another(what: str) -> UsageError:

@@ -32,6 +32,7 @@ from threedident.evaluate.inputs import (
     check_inputs,
     check_out,
     fingerprint_of,
+    identity_of,
     refuse_other_scores,
 )
 from threedident.evaluate.labels import OF_INTERVALS, no_best_scores
@@ -181,7 +182,11 @@ def evaluate_inputs(
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "toolkit": toolkit_version(),
         "libraries": libraries(),
-        "submission": {**_describe(found, encoding, declared), "batch_size": batch_size},
+        "submission": {
+            **_describe(found, encoding, declared),
+            "fitted_on": None if fitted_on is None else identity_of(fitted_on.source),
+            "batch_size": batch_size,
+        },
         **_score(encoding.codes, data, seen, inputs.metrics, folds, bootstrap, seed),
     }
     raw = data.raw_latents.numpy()
@@ -266,8 +271,9 @@ def write(evaluation: Evaluation, out: Path, *, overwrite: bool = False) -> None
 
     check_out(out, evaluation.submission)
     if not overwrite:
-        fingerprint = evaluation.scores["data"]["fingerprint"]
-        refuse_other_scores(out, evaluation.submission, fingerprint)
+        scores = evaluation.scores
+        fitted_on = scores["submission"]["fitted_on"]
+        refuse_other_scores(out, evaluation.submission, scores["data"], fitted_on)
     with explaining_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     with replacing(out / EMBEDDINGS) as temporary, temporary.open("wb") as file:

@@ -49,7 +49,7 @@ from threedident.evaluate.inference import run_encoder
 from threedident.evaluate.inputs import check_inputs, default_out
 from threedident.evaluate.leaderboard import as_toml
 from threedident.evaluate.reference import run_reference
-from threedident.evaluate.schema import check_scores
+from threedident.evaluate.schema import check_scores, read_scores
 from threedident.evaluate.scoring import METRICS
 from threedident.evaluate.submission import digest, file_digest, identify
 from threedident.store import latents_digest
@@ -1481,6 +1481,43 @@ def test_scores_of_another_submission_are_not_overwritten(cli, tmp_path, rendere
         Path("out/scores.json").write_text(damaged)
         before = damaged.encode()
         refused("is damaged: it does not say whose scores it holds", "a.npy", *words)
+
+
+def test_scores_on_fewer_images_or_fitted_on_others_are_not_overwritten(tmp_path):
+    """A dataset that is extended keeps its fingerprint, and reference:pca its name."""
+    few, more = (as_rendered(tmp_path / str(n), n, split="test") for n in (COUNT, COUNT + 20))
+    train = as_rendered(tmp_path / "train", COUNT)
+    other = as_rendered(tmp_path / "other", COUNT, seed=1)
+    out = tmp_path / "out"
+
+    def write(data, fitted_on):
+        options = {"train": fitted_on, "metrics": ["linear_r2"]}
+        check_inputs("reference:pca=3", data, out=out, **options)
+        run.write(run.evaluate("reference:pca=3", data, bootstrap=0, **options), out)
+
+    for _ in range(2):
+        write(few, train)
+    scores = read_scores(out / "scores.json")
+    fingerprint = open_source(train).manifest.fingerprint
+    assert scores["submission"]["fitted_on"] == {"fingerprint": fingerprint, "images": COUNT}
+    extended = r"on 40 images of this test set, which has 60 now: choose another --out, or add"
+    with pytest.raises(UsageError, match=extended):
+        write(more, train)
+    found = run.evaluate("reference:pca=3", more, train=train, bootstrap=0, metrics=["mcc"])
+    with pytest.raises(UsageError, match=extended):
+        run.write(found, out)
+    for fitted_on in (other, as_rendered(tmp_path / "extended", COUNT + 1), None):
+        with pytest.raises(UsageError, match="holds scores of reference:pca=3 fitted on other im"):
+            write(few, fitted_on)
+    # Scores of earlier versions name no such images; those fitted on the test set are known.
+    del scores["submission"]["fitted_on"]
+    (out / "scores.json").write_text(json.dumps(scores))
+    read_scores(out / "scores.json")
+    with pytest.raises(UsageError, match="fitted on images that they do not name"):
+        write(few, train)
+    scores["submission"]["about"] = "3 principal components, fitted on the first half of the test"
+    (out / "scores.json").write_text(json.dumps(scores))
+    write(few, None)
 
 
 def test_a_submission_with_weights_beside_it_can_be_scored_again(tmp_path, rendered):
