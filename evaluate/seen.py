@@ -104,7 +104,7 @@ def check_seen(
     if split is None and split_of(test) == "train":
         yield Warning_(
             "training_split",
-            f"{test.root} calls these images its split `train`, as `3dident convert` does where "
+            "the export calls these images its split `train`, as `3dident convert` does where "
             "nobody names one: encoders are fitted on that, and a leaderboard does not take such "
             "scores. If they are a test set, import them with `3dident convert --split test`",
         )
