@@ -15,6 +15,7 @@ from threedident.baselines.checks import check_images
 from threedident.baselines.experiment import Experiment
 from threedident.datasets.dataset import ThreeDIdent, require_images
 from threedident.datasets.pairs import PairLoader, PositivePairs
+from threedident.datasets.reading import count_shared
 from threedident.datasets.synthetic import Mixing, SyntheticPairs
 from threedident.datasets.views import TwoViews
 from threedident.distributions import PairProcess
@@ -238,12 +239,6 @@ class _Endless(torch_data.IterableDataset[Views]):
             number += stride
 
 
-def _shared(raw: Any, other: Any) -> int:
-    """How many rows of `other` (M, n) are rows of `raw` (N, n) as well."""
-    there = {row.tobytes() for row in raw}
-    return sum(row.tobytes() in there for row in other)
-
-
 def _images(
     experiment: Experiment,
     data: Path,
@@ -281,7 +276,7 @@ def _images(
     notes = []
     if digest == tested:
         notes.append("R2 and MCC are those of images that it is trained on: see --test")
-    elif shared := _shared(dataset.source.raw_latents, scored.source.raw_latents):
+    elif shared := count_shared(dataset.source.raw_latents, scored.source.raw_latents):
         notes.append(
             f"{shared:,} of {len(scored):,} images of {scored.root} are images that it is trained "
             "on: R2 and MCC are too good, see --test"

@@ -113,6 +113,12 @@ def read_images(source: Source, indices: Sequence[int]) -> UInt8:
     return images
 
 
+def count_shared(latents: Float32, others: Float32) -> int:
+    """How many rows of `others` (M, n) are rows of `latents` (N, n) as well, to the bit."""
+    there = {row.tobytes() for row in latents}
+    return sum(row.tobytes() in there for row in others)
+
+
 def check_numbers(indices: Iterable[Any], count: int) -> list[int]:
     """Image numbers as plain ints.
 

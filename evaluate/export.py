@@ -7,17 +7,18 @@ import dataclasses
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from threedident.baselines.encoders import ImageEncoder, VectorEncoder, load_encoder
+from threedident.baselines.encoders import ImageEncoder, VectorEncoder, read_encoder
 from threedident.errors import MissingExtraError, UsageError
 from threedident.evaluate.embeddings import NAME
-from threedident.evaluate.graph import check_graph, import_onnx
+from threedident.evaluate.graph import TRAINED_ON, check_graph, import_onnx
+from threedident.evaluate.seen import training_record, write_claim
 from threedident.files import explaining_write_errors, replacing
 
 #: Of the standard operators; any onnxruntime since 1.14 runs them.
@@ -61,18 +62,29 @@ def export(checkpoint: Path, out: Path, *, resolution: int = 224) -> Exported:
     """
     if out.suffix != ".onnx":
         raise UsageError(f"--out must end in .onnx, found {out}")
-    encoder = load_encoder(checkpoint)
+    encoder, about = read_encoder(checkpoint)
     if isinstance(encoder, VectorEncoder):
         raise UsageError(
             f"{checkpoint} is an encoder of vectors; a submission takes images of 3DIdent"
         )
-    return export_encoder(encoder, out, resolution=resolution)
+    record = training_record(checkpoint, about)
+    return export_encoder(encoder, out, resolution=resolution, trained_on=record)
 
 
-def export_encoder(encoder: ImageEncoder, out: Path, *, resolution: int = 224) -> Exported:
-    """Like `export`, of an encoder at hand; it is left in evaluation mode."""
+def export_encoder(
+    encoder: ImageEncoder,
+    out: Path,
+    *,
+    resolution: int = 224,
+    trained_on: Mapping[str, Any] | None = None,
+) -> Exported:
+    """Like `export`, of an encoder at hand; it is left in evaluation mode.
+
+    `trained_on` is what is recorded of the images that it was trained on; see
+    `seen.training_record`. The file then says so, and is scored on them with a warning.
+    """
     runtime = _import_runtime()
-    model = _translate(encoder.eval(), resolution)
+    model = _translate(encoder.eval(), resolution, write_claim(trained_on) if trained_on else None)
     with explaining_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary:
@@ -99,7 +111,7 @@ def _import_runtime() -> Any:
     return onnxruntime
 
 
-def _translate(encoder: ImageEncoder, resolution: int) -> bytes:
+def _translate(encoder: ImageEncoder, resolution: int, claim: str | None) -> bytes:
     onnx = import_onnx()
     example = torch.zeros((2, 3, resolution, resolution), dtype=torch.uint8)
     with _quiet(), torch.no_grad():
@@ -117,6 +129,8 @@ def _translate(encoder: ImageEncoder, resolution: int) -> bytes:
     assert program is not None
     model = program.model_proto
     _forget(model)
+    if claim is not None:
+        onnx.helper.set_model_props(model, {TRAINED_ON: claim})
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
 

@@ -14,6 +14,8 @@ from threedident.errors import MissingExtraError, UsageError
 MOST_BYTES = 1 << 31
 MOST_WEIGHTS = 1 << 32
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
+#: Metadata of an encoder of this toolkit: what it was trained on.
+TRAINED_ON = "3dident.trained_on"
 _DEEPEST = 32
 
 

@@ -24,6 +24,7 @@ from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
 from threedident.evaluate import messages
 from threedident.evaluate.embeddings import MOST_CODES
+from threedident.evaluate.seen import read_claim
 from threedident.evaluate.submission import TRUSTED, Submission
 from threedident.files import is_running
 from threedident.progress import Progress
@@ -131,7 +132,8 @@ def run_encoder(
             progress.advance(len(numbers))
     assert codes is not None
     network = about.get("network") is True
-    return Encoding(codes, _names(about.get("external")), network)
+    external, claim = _names(about.get("external")), read_claim(about.get("trained_on"))
+    return Encoding(codes, external, network, trained_on=claim)
 
 
 def _names(value: Any) -> tuple[str, ...]:

@@ -5,24 +5,28 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from threedident.datasets.reading import Source, open_source
 from threedident.errors import UsageError
-from threedident.evaluate.embeddings import SUFFIXES
 from threedident.evaluate.manifest import NAME as MANIFEST
 from threedident.evaluate.manifest import SubmissionManifest, read_manifest, refuse_placeholders
 from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
-from threedident.evaluate.submission import REFERENCE, Submission, digest, identify
+from threedident.evaluate.submission import (
+    REFERENCE,
+    Submission,
+    digest,
+    identify,
+    is_submission,
+)
 from threedident.factors import factor_columns
 from threedident.store import latents_digest
 
 SCORES, EMBEDDINGS, REPORT = "scores.json", "embeddings.npy", "report.html"
 DEFAULT_DATA = Path("data/3dident-test")
-
-_SUBMISSIONS = (*SUFFIXES, ".onnx", ".pt2", ".ts")
+_UNNAMED = "images that they do not name"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,11 +37,19 @@ class Inputs:
         submission: what was handed in.
         manifest: what its authors declare; None where there is no manifest, or none of it.
         notes: which manifest was read, or why one was not, a line each.
+        data_root: the test set.
+        metrics: names from `scoring.METRICS`.
+        train: what `reference:pca` is fitted on.
+        factors: names of factors or groups that count; none: all ten.
     """
 
     submission: Submission
     manifest: SubmissionManifest | None
     notes: tuple[str, ...]
+    data_root: Path
+    metrics: tuple[str, ...]
+    train: Path | None
+    factors: tuple[str, ...]
 
 
 def check_inputs(
@@ -74,15 +86,16 @@ def check_inputs(
         )
     declared, notes = find_manifest(found, manifest)
     with open_source(data_root) as source:
-        fingerprint = fingerprint_of(source)
+        scored_on = identity_of(source)
+    fitted_on = None
     if train is not None:
-        with open_source(train):
-            pass
+        with open_source(train) as source:
+            fitted_on = identity_of(source)
     if out is not None:
         check_out(out, found)
         if not overwrite:
-            refuse_other_scores(out, found, fingerprint)
-    return Inputs(found, declared, notes)
+            refuse_other_scores(out, found, scored_on, fitted_on)
+    return Inputs(found, declared, notes, Path(data_root), tuple(metrics), train, tuple(factors))
 
 
 def check_metrics(names: Sequence[str]) -> None:
@@ -133,19 +146,25 @@ def find_manifest(
 
 
 def _others_beside(submission: Submission) -> list[str]:
-    """The names of other submissions in a submission's folder; what we write there is none."""
+    """The names of other submissions in a submission's folder.
+
+    The codes that an evaluation writes are none: they lie beside its scores.
+    """
     assert submission.path is not None
-    return sorted(
-        each.name
-        for each in submission.path.parent.iterdir()
-        if each.suffix in _SUBMISSIONS and each.name not in (EMBEDDINGS, submission.path.name)
-    )
+    folder = submission.path.parent
+    none = {submission.path.name, *([EMBEDDINGS] if (folder / SCORES).exists() else [])}
+    return sorted(e.name for e in folder.iterdir() if e.name not in none and is_submission(e))
 
 
 def fingerprint_of(source: Source) -> str:
     """What tells a test set from others: of its settings; of the published layout, its latents."""
     manifest = source.manifest
     return latents_digest(source.raw_latents) if manifest is None else manifest.fingerprint
+
+
+def identity_of(source: Source) -> dict[str, Any]:
+    """What tells a dataset from others, and from itself before it was extended."""
+    return {"fingerprint": fingerprint_of(source), "images": len(source)}
 
 
 def default_out(submission: Submission) -> Path:
@@ -174,13 +193,19 @@ def check_out(out: Path, submission: Submission) -> None:
         raise UsageError(f"--out {out} would overwrite the submission {mine}: choose another --out")
 
 
-def refuse_other_scores(out: Path, submission: Submission, fingerprint: str) -> None:
+def refuse_other_scores(
+    out: Path,
+    submission: Submission,
+    scored_on: Mapping[str, Any],
+    fitted_on: Mapping[str, Any] | None = None,
+) -> None:
     """Refuses a folder that holds the scores of another submission or test set.
 
     Args:
         out: the folder.
         submission: what is scored now.
-        fingerprint: of the test set now.
+        scored_on: `identity_of` the test set now.
+        fitted_on: that of what reference:pca is fitted on now, where it is not the test set.
 
     Raises:
         UsageError: it holds such scores, or ones that cannot be read.
@@ -189,11 +214,12 @@ def refuse_other_scores(out: Path, submission: Submission, fingerprint: str) -> 
     if not path.exists():
         return
     try:
-        there = json.loads(path.read_bytes())
-        before, data = there["submission"], there["data"]
+        content = json.loads(path.read_bytes())
+        before, data = content["submission"], content["data"]
         named = {key: before[key] for key in ("kind", "name", "sha256")}
-        scored_on = data["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        there = {key: data[key] for key in ("fingerprint", "images")}
+        fitted_there = before.get("fitted_on", _fitted_on(before))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise _another(f"{path} is damaged: it does not say whose scores it holds") from None
     for key, value in (("kind", submission.kind), ("name", submission.name)):
         if named[key] != value:
@@ -205,11 +231,24 @@ def refuse_other_scores(out: Path, submission: Submission, fingerprint: str) -> 
         raise _another(
             f"{out} holds the scores of another {submission.name}, of SHA-256 {named['sha256']}"
         )
-    if scored_on != fingerprint:
+    if there["fingerprint"] != scored_on["fingerprint"]:
         raise _another(
             f"{out} holds scores of {submission.name} on another test set, of fingerprint "
-            f"{scored_on!s:.8}; this one's is {fingerprint:.8}"
+            f"{there['fingerprint']!s:.8}; this one's is {scored_on['fingerprint']:.8}"
         )
+    if there["images"] != scored_on["images"]:
+        raise _another(
+            f"{out} holds scores of {submission.name} on {there['images']} images of this test "
+            f"set, which has {scored_on['images']} now"
+        )
+    if fitted_there != fitted_on:
+        which = _UNNAMED if fitted_there == _UNNAMED else "other images"
+        raise _another(f"{out} holds scores of {submission.name} fitted on {which}")
+
+
+def _fitted_on(before: Mapping[str, Any]) -> str | None:
+    """What scores of an earlier version say of the images that reference:pca was fitted on."""
+    return _UNNAMED if "training images" in str(before.get("about")) else None
 
 
 def _another(what: str) -> UsageError:

@@ -11,9 +11,10 @@ from typing import Any
 from threedident.datasets.reading import open_source
 from threedident.errors import RenderError, UsageError
 from threedident.evaluate.inference import BATCH_SIZE
+from threedident.evaluate.inputs import check_inputs
 from threedident.evaluate.labels import in_order
 from threedident.evaluate.leaderboard import Run
-from threedident.evaluate.run import evaluate
+from threedident.evaluate.run import evaluate_inputs
 from threedident.evaluate.submission import Submission, digest, identify
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset, preset_names
@@ -285,7 +286,7 @@ def _refuse_other_data(run: Run, root: Path) -> None:
 
 def _score(run: Run, data: Path, encoder: Encoder, bootstrap: int) -> Mapping[str, Any]:
     settings = run.scores["settings"]
-    evaluation = evaluate(
+    inputs = check_inputs(
         _what_to_run(run, encoder),
         data,
         metrics=tuple(run.scores["scores"]),
@@ -293,6 +294,10 @@ def _score(run: Run, data: Path, encoder: Encoder, bootstrap: int) -> Mapping[st
         checkpoint=encoder.checkpoint,
         train=encoder.train,
         factors=tuple(run.scores["data"]["factors"]),
+    )
+    # A manifest beside it says nothing here: the entry has its own.
+    evaluation = evaluate_inputs(
+        inputs,
         folds=settings["folds"],
         bootstrap=bootstrap,
         seed=settings["seed"],

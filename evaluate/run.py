@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import platform
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.datasets.dataset import ThreeDIdent
-from threedident.errors import UsageError
+from threedident.errors import ManifestWarning, UsageError
 from threedident.evaluate.assumptions import Warning_
 from threedident.evaluate.inference import (
     BATCH_SIZE,
@@ -27,9 +28,11 @@ from threedident.evaluate.inputs import (
     EMBEDDINGS,
     REPORT,
     SCORES,
+    Inputs,
     check_inputs,
     check_out,
     fingerprint_of,
+    identity_of,
     refuse_other_scores,
 )
 from threedident.evaluate.labels import OF_INTERVALS, no_best_scores
@@ -37,7 +40,7 @@ from threedident.evaluate.linear import Folds
 from threedident.evaluate.manifest import SubmissionManifest
 from threedident.evaluate.schema import FORMAT, FORMAT_VERSION
 from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS, score
-from threedident.evaluate.seen import check_seen
+from threedident.evaluate.seen import check_seen, split_of
 from threedident.evaluate.submission import Submission, digest
 from threedident.files import explaining_write_errors, replacing, write_json
 from threedident.store import toolkit_version
@@ -62,6 +65,7 @@ class Evaluation:
         z_hat: (N, m) float32, codes.
         dataset: the test set.
         submission: what was scored.
+        notes: which manifest beside the submission was read, or why it was not, a line each.
     """
 
     scores: Mapping[str, Any]
@@ -69,6 +73,7 @@ class Evaluation:
     z_hat: Float32
     dataset: ThreeDIdent
     submission: Submission
+    notes: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -89,6 +94,9 @@ def evaluate(
     memory_limit: float = MEMORY_LIMIT,
 ) -> Evaluation:
     """Runs a submission on a test set and scores what it recovers; writes nothing.
+
+    Warns with `errors.ManifestWarning` of a manifest beside the submission that is not used;
+    `Evaluation.notes` says which one is.
 
     Args:
         submission: a file, `package.module:factory` or `reference:NAME`; see `identify`.
@@ -121,9 +129,34 @@ def evaluate(
         train=train,
         factors=factors,
     )
+    if inputs.manifest is None:
+        for note in inputs.notes:
+            warnings.warn(note, ManifestWarning, stacklevel=2)
+    return evaluate_inputs(
+        inputs,
+        folds=folds,
+        bootstrap=bootstrap,
+        seed=seed,
+        batch_size=batch_size,
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+    )
+
+
+def evaluate_inputs(
+    inputs: Inputs,
+    *,
+    folds: Folds = 2,
+    bootstrap: int = 1000,
+    seed: int = 0,
+    batch_size: int = BATCH_SIZE,
+    time_limit: float = TIME_LIMIT,
+    memory_limit: float = MEMORY_LIMIT,
+) -> Evaluation:
+    """Like `evaluate`, of what `check_inputs` has looked at; its notes are the caller's to show."""
     found, declared = inputs.submission, inputs.manifest
-    data = ThreeDIdent(data_root, factors=factors or None)
-    fitted_on = None if train is None else ThreeDIdent(train)
+    data = ThreeDIdent(inputs.data_root, factors=inputs.factors or None)
+    fitted_on = None if inputs.train is None else ThreeDIdent(inputs.train)
     if found.kind == "reference":
         from threedident.evaluate.reference import run_reference
 
@@ -141,6 +174,7 @@ def evaluate(
         declared=declared,
         fitted_on=None if fitted_on is None else fitted_on.source,
         trained_on=encoding.trained_on,
+        checkpoint=found.checkpoint,
     )
     content = {
         "format": FORMAT,
@@ -148,10 +182,15 @@ def evaluate(
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "toolkit": toolkit_version(),
         "libraries": libraries(),
-        "submission": {**_describe(found, encoding, declared), "batch_size": batch_size},
-        **_score(encoding.codes, data, seen, metrics, folds, bootstrap, seed),
+        "submission": {
+            **_describe(found, encoding, declared),
+            "fitted_on": None if fitted_on is None else identity_of(fitted_on.source),
+            "batch_size": batch_size,
+        },
+        **_score(encoding.codes, data, seen, inputs.metrics, folds, bootstrap, seed),
     }
-    return Evaluation(content, data.raw_latents.numpy(), encoding.codes, data, found)
+    raw = data.raw_latents.numpy()
+    return Evaluation(content, raw, encoding.codes, data, found, inputs.notes)
 
 
 def score_codes(
@@ -232,8 +271,9 @@ def write(evaluation: Evaluation, out: Path, *, overwrite: bool = False) -> None
 
     check_out(out, evaluation.submission)
     if not overwrite:
-        fingerprint = evaluation.scores["data"]["fingerprint"]
-        refuse_other_scores(out, evaluation.submission, fingerprint)
+        scores = evaluation.scores
+        fitted_on = scores["submission"]["fitted_on"]
+        refuse_other_scores(out, evaluation.submission, scores["data"], fitted_on)
     with explaining_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     with replacing(out / EMBEDDINGS) as temporary, temporary.open("wb") as file:
@@ -253,7 +293,7 @@ def describe_data(data: ThreeDIdent) -> dict[str, Any]:
         "fingerprint": fingerprint_of(data.source),
         "images": len(data),
         "preset": preset.name if preset else None,
-        "split": settings.get("split"),
+        "split": split_of(data.source),
         "seed": settings.get("seed"),
         "resolution": int(data.source.shape[0]),
         "engine": dict(manifest.engine) if manifest else None,

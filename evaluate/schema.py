@@ -109,6 +109,10 @@ def _check_submission(found: Mapping[str, Any], source: str) -> None:
     _whole(found["codes"], "submission.codes", 1)
     if found.get("batch_size") is not None:
         _whole(found["batch_size"], "submission.batch_size", 1)
+    if found.get("fitted_on") is not None:
+        fitted_on = _object(found["fitted_on"], "submission.fitted_on")
+        _digest(fitted_on.get("fingerprint"), "submission.fitted_on.fingerprint")
+        _whole(fitted_on.get("images"), "submission.fitted_on.images", 1)
     for i, each in enumerate(_list(found.get("files") or [], "submission.files")):
         _text(each, f"submission.files[{i}]")
     if found["manifest"] is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.reading import Source
-from threedident.errors import DatasetError
+from threedident.datasets.card import SPLIT_NAMES
+from threedident.datasets.exported import ExportSource
+from threedident.datasets.reading import Source, count_shared, open_source
+from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.evaluate.assumptions import Warning_
 from threedident.evaluate.manifest import SubmissionManifest
 from threedident.files import read_json
@@ -15,7 +18,10 @@ from threedident.store import latents_digest
 
 #: Warnings with which scores are no entry of a leaderboard.
 UNRANKED = ("training_split", "seen_images")
-_RESULT = "result.json"  # of a run, beside its encoder
+_OWN_NAMES = {export: own for own, export in SPLIT_NAMES.items()}
+_RESULT, _PLACES = "result.json", "data.json"  # of a run, beside its encoder
+_MOST_SIDE = 1 << 16
+_CLAIMED = ("images", "latents", "preset", "resolution")  # in an ONNX file
 
 
 def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,12 +51,42 @@ def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any
         return {}
 
 
+def write_claim(record: Mapping[str, Any]) -> str:
+    """What an ONNX file says of the images that its encoder was trained on."""
+    return json.dumps({key: record[key] for key in _CLAIMED if key in record}, sort_keys=True)
+
+
+def read_claim(text: Any) -> dict[str, Any]:
+    """What an ONNX file says of them: anyone can have written it, so that it only warns."""
+    try:
+        plain = json.loads(text)
+        latents, side = plain.get("latents"), plain.get("resolution")
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    record: dict[str, Any] = {"latents": latents} if isinstance(latents, str) else {}
+    if type(side) is int and 0 < side < _MOST_SIDE:
+        record["resolution"] = side
+    return record
+
+
+def split_of(source: Source) -> str | None:
+    """Which split a dataset is: train, val or test; None where nobody says.
+
+    What rendered it counts first. Of imported images, the export says what it calls them.
+    """
+    split = source.manifest.settings.get("split") if source.manifest else None
+    if split is None and isinstance(source, ExportSource):
+        return _OWN_NAMES[source.split.name]
+    return split
+
+
 def check_seen(
     test: Source,
     *,
     declared: SubmissionManifest | None = None,
     fitted_on: Source | None = None,
     trained_on: Mapping[str, Any] | None = None,
+    checkpoint: Path | None = None,
 ) -> Iterator[Warning_]:
     """Warnings of a test set that is no test of the encoder, or is of another kind.
 
@@ -59,12 +95,20 @@ def check_seen(
         declared: what its authors say of it.
         fitted_on: what reference:pca was fitted on, where that is not the test set itself.
         trained_on: what is recorded of the training of an encoder of this toolkit.
+        checkpoint: the file of such an encoder; its run's folder says where the images were.
     """
     manifest = test.manifest
     settings = manifest.settings if manifest else {}
     preset = manifest.preset if manifest else None
     split, seed = settings.get("split"), settings.get("seed")
-    if split == "train":
+    if split is None and split_of(test) == "train":
+        yield Warning_(
+            "training_split",
+            "the export calls these images its split `train`, as `3dident convert` does where "
+            "nobody names one: encoders are fitted on that, and a leaderboard does not take such "
+            "scores. If they are a test set, import them with `3dident convert --split test`",
+        )
+    elif split == "train":
         yield Warning_(
             "training_split",
             "the test set is of the split `train`: encoders are fitted on that, and a leaderboard "
@@ -73,14 +117,16 @@ def check_seen(
     digest = latents_digest(test.raw_latents)
     recorded = trained_on or {}
     what = None
-    shared = 0 if fitted_on is None else _shared(fitted_on, test)
+    shared = 0 if fitted_on is None else count_shared(fitted_on.raw_latents, test.raw_latents)
+    same = recorded.get("latents") == digest
     if shared:
         what = (
             f"the principal components were fitted on images of the same latents (--train) as "
             f"{shared} of these {len(test)}"
         )
-    elif recorded.get("latents") == digest:
-        what = "the encoder was trained on images of the same latents, as its run records"
+    elif same or (some := _count_trained_on(test, recorded, checkpoint)):
+        of = "" if same else f" as {some} of these {len(test)}"
+        what = f"the encoder was trained on images of the same latents{of}, as is recorded with it"
     elif (
         declared is not None
         and split == "train"
@@ -114,7 +160,18 @@ def check_seen(
         )
 
 
-def _shared(fitted_on: Source, test: Source) -> int:
-    """How many images of a test set have latents of images that something was fitted on."""
-    there = {row.tobytes() for row in fitted_on.raw_latents}
-    return sum(row.tobytes() in there for row in test.raw_latents)
+def _count_trained_on(test: Source, recorded: Mapping[str, Any], checkpoint: Path | None) -> int:
+    """How many images of a test set have latents of images that a run was trained on.
+
+    0 where the run's dataset is not to be found, or is another by now.
+    """
+    if checkpoint is None or not recorded:
+        return 0
+    try:
+        with open_source(read_json(checkpoint.parent / _PLACES)["data"]) as source:
+            latents = source.raw_latents[: recorded.get("images")]  # it may have been extended
+    except (ThreeDIdentError, OSError, KeyError, TypeError, ValueError):
+        return 0
+    if latents_digest(latents) != recorded.get("latents"):
+        return 0
+    return count_shared(latents, test.raw_latents)

@@ -22,7 +22,7 @@ REFERENCE = "reference:"
 REFERENCES = ("identity", "random", "pca", "supervised", "encoder")
 _TRAINED = ("supervised", "encoder")  # by this toolkit, and read from a checkpoint
 
-_EXPORTED, _SCRIPTED = ".pt2", (".pt", ".ts", ".pth")
+_EXPORTED, _SCRIPTED, _ONNX = ".pt2", (".pt", ".ts", ".pth"), ".onnx"
 _FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _CHUNK = 1 << 20
 
@@ -99,7 +99,7 @@ def _identify(text: str, checkpoint: Path | None) -> Submission:
         return Submission("reference", text, options=options)
     if path.suffix in SUFFIXES:
         return Submission("embeddings", path.name, path)
-    if path.suffix == ".onnx":
+    if path.suffix == _ONNX:
         return Submission("onnx", path.name, path)
     if path.suffix in (_EXPORTED, *_SCRIPTED):
         return Submission("torch", path.name, path)
@@ -107,24 +107,34 @@ def _identify(text: str, checkpoint: Path | None) -> Submission:
         return Submission("python", text, checkpoint=checkpoint)
     raise UsageError(
         f"cannot tell what {text!r} is: expected embeddings ({', '.join(SUFFIXES)}), an encoder "
-        f"(.onnx, {_EXPORTED}, {', '.join(_SCRIPTED)}), package.module:factory, or {REFERENCE}NAME "
-        f"with NAME one of {', '.join(REFERENCES)}"
+        f"({_ONNX}, {_EXPORTED}, {', '.join(_SCRIPTED)}), package.module:factory, or "
+        f"{REFERENCE}NAME with NAME one of {', '.join(REFERENCES)}"
     )
 
 
+def is_submission(path: Path) -> bool:
+    """Whether `identify` takes a file, trusted or not: by its suffix, and no mere checkpoint."""
+    if path.suffix in _SCRIPTED:
+        return path.is_file() and _is_scripted(path)
+    return path.suffix in (*SUFFIXES, _ONNX, _EXPORTED)
+
+
 def _refuse_checkpoint(path: Path) -> None:
-    """Tells torch.save from torch.jit.save by the names inside, before anything is unpickled."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        names = ["/data.pkl"]
-    inner = {name.split("/", 1)[-1] for name in names}
-    if path.suffix != _EXPORTED and not any(name.startswith("code/") for name in inner):
+    if path.suffix != _EXPORTED and not _is_scripted(path):
         raise UsageError(
             f"{path.name} is no TorchScript file, but may be a checkpoint. One that this toolkit "
             f"wrote: {REFERENCE}encoder={path}, or `3dident export {path} --out encoder.onnx`"
         )
+
+
+def _is_scripted(path: Path) -> bool:
+    """Tells torch.jit.save from torch.save by the names inside, before anything is unpickled."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return False
+    return any(name.split("/", 1)[-1].startswith("code/") for name in names)
 
 
 def digest(submission: Submission, external: Iterable[str] = ()) -> str | None:

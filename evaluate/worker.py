@@ -7,6 +7,7 @@ but the standard library is imported, and before anything of the submission is o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     Encoder = Callable[[Array | None, int], Array]
 
 _OUT_OF_MEMORY = ("bad_alloc", "allocat", "length_error", "out of memory")
+_MOST_SAID = 1000  # characters of what a file says of its training
 
 
 def main() -> None:
@@ -116,7 +118,7 @@ def _embeddings(path: Path, count: int) -> Encoder:
 
 def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encoder, dict[str, Any]]:
     from threedident.errors import MissingExtraError
-    from threedident.evaluate.graph import check_graph
+    from threedident.evaluate.graph import TRAINED_ON, check_graph
 
     external = check_graph(path)
     try:
@@ -150,7 +152,11 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encoder, dict[str
     def encode(images: Array | None, _: int) -> Array:
         return session.run([target.name], {source.name: images})[0]
 
-    return encode, {"external": list(external)}
+    about: dict[str, Any] = {"external": list(external)}
+    with contextlib.suppress(UnicodeDecodeError):
+        said = session.get_modelmeta().custom_metadata_map.get(TRAINED_ON, "")
+        about["trained_on"] = said[:_MOST_SAID]
+    return encode, about
 
 
 def _torch(path: Path, threads: int) -> Encoder:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import onnx
 import pytest
 import torch
 from boards import make_manifest
@@ -39,18 +40,19 @@ from threedident.datasets.convert import to_published
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.reading import open_source
 from threedident.distributions import Normal
-from threedident.errors import DatasetError, UsageError
+from threedident.errors import DatasetError, ManifestWarning, UsageError
 from threedident.evaluate import manifest as manifests
 from threedident.evaluate import run
 from threedident.evaluate.embeddings import read_embeddings
-from threedident.evaluate.graph import MOST_WEIGHTS
+from threedident.evaluate.graph import MOST_WEIGHTS, TRAINED_ON
 from threedident.evaluate.inference import run_encoder
 from threedident.evaluate.inputs import check_inputs, default_out
 from threedident.evaluate.leaderboard import as_toml
 from threedident.evaluate.reference import run_reference
-from threedident.evaluate.schema import check_scores
+from threedident.evaluate.schema import check_scores, read_scores
 from threedident.evaluate.scoring import METRICS
 from threedident.evaluate.submission import digest, file_digest, identify
+from threedident.store import latents_digest
 
 COUNT, SIDE = 40, 16
 MARK = "PYTHON_3DIDENT_TEST"  # inherited by the processes of encoders, whatever else is not
@@ -76,9 +78,10 @@ def _nothing_is_left_behind(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", None)
     yield
     assert running(mark) == []
-    # What torch makes when it is first asked to compile stays for later tests.
+    # What torch makes when it is first asked to compile stays for later tests; .ses is what
+    # onnxruntime leaves where an encoder is exported, outside of any sandbox.
     left = [each.name for each in scratch.iterdir()]
-    assert [name for name in left if not name.startswith("torchinductor_")] == []
+    assert [name for name in left if not name.startswith(("torchinductor_", ".ses"))] == []
 
 
 def running(mark: str) -> list[int]:
@@ -1099,6 +1102,46 @@ def test_a_manifest_of_another_submission_is_not_taken(cli, tmp_path, root):
     assert used()
 
 
+def test_a_manifest_beside_a_submission_is_visible_in_python(tmp_path, rendered):
+    np.save("mine.npy", codes())
+    save_manifest(tmp_path)
+    found = run.evaluate("mine.npy", rendered["test"], bootstrap=0, metrics=["linear_r2"])
+    assert found.notes == ("manifest: SUBMISSION.toml (entry an-entry, seed 0)",)
+    np.save("theirs.npy", codes())
+    with pytest.warns(ManifestWarning, match=r"of mine\.npy or of theirs\.npy: it is not used"):
+        found = run.evaluate("mine.npy", rendered["test"], bootstrap=0, metrics=["linear_r2"])
+    assert "it is not used" in found.notes[0]
+    assert found.scores["submission"]["manifest"] is None
+
+
+def test_every_kind_of_submission_beside_a_manifest_counts(tmp_path, rendered):
+    """A manifest that names none is not taken where it may be of another."""
+    np.save("mine.npy", codes())
+    save_manifest(tmp_path)
+
+    def found():
+        return check_inputs("mine.npy", rendered["test"])
+
+    assert found().manifest is not None
+    with warnings.catch_warnings(action="ignore"):  # torch calls it deprecated
+        script = torch.jit.script(torch.nn.Identity())
+    for name in ("a.pt", "a.pth", "a.ts"):
+        script.save(name)
+        assert f"is of mine.npy or of {name}: it is not used" in found().notes[0]
+        assert found().manifest is None
+        torch.save({"weights": torch.zeros(2)}, name)  # a checkpoint, which nobody can hand in
+        assert found().manifest is not None
+        Path(name).unlink()
+    for name in ("a.pt2", "a.onnx", "a.npz", "a.h5", "a.hdf5", "embeddings.npy"):
+        np.save("x.npy", codes())
+        Path("x.npy").rename(name)
+        assert f"is of mine.npy or of {name}: it is not used" in found().notes[0]
+        if name != "embeddings.npy":
+            Path(name).unlink()
+    Path("scores.json").write_text("{}")  # then they are the codes of that evaluation
+    assert found().manifest is not None
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -1294,6 +1337,22 @@ def test_a_training_split_is_said(rendered):
     assert "training_split" in warned(run.score_codes(codes(), rendered["train"], bootstrap=0))
 
 
+def test_a_training_split_of_imported_images_is_said(cli, tmp_path, root):
+    """Nothing but the export says which split they are, and it says train by itself."""
+    np.save("a.npy", codes())
+    for folder, words in (("unnamed", ()), ("train", ("--split", "train"))):
+        cli("convert", root, "--to", "webdataset", *words, "--out", folder)
+        found = scored("a.npy", tmp_path / folder / "3dident-train.json")
+        assert "calls these images its split `train`" in warned(found)["training_split"]
+        assert found["data"]["split"] == "train"
+    for name, split in (("val", "validation"), ("test", "test")):
+        cli("convert", root, "--to", "webdataset", "--split", name, "--out", name)
+        found = scored("a.npy", tmp_path / name / f"3dident-{split}.json")
+        assert "training_split" not in warned(found)
+        assert found["data"]["split"] == name
+    assert scored("a.npy", root)["data"]["split"] is None
+
+
 def test_images_that_principal_components_were_fitted_on_are_said(tmp_path, rendered):
     words = {"metrics": ["linear_r2"]}
     more = as_rendered(tmp_path / "more", 50, split="test")
@@ -1338,11 +1397,51 @@ def test_images_that_a_run_was_trained_on_are_said(cli, tmp_path, rendered):
     larger = as_rendered(tmp_path / "larger", COUNT, split="test", side=32)
     found = said("copied.pt", larger)["other_resolution"]
     assert "trained on images of 16 pixels along each side, and these have 32" in found
+    cli("export", "run/encoder.pt", "--out", "encoder.onnx", "--resolution", 16)
+    assert "trained on images of the same latents" in warned(scored("encoder.onnx", train)).get(
+        "seen_images", ""
+    )
+    assert not {"seen_images", "other_resolution"} & set(warned(scored("encoder.onnx", test)))
+    # Some of the images, and all of them with others, in any form: row by row.
+    to_published(open_source(as_rendered(tmp_path / "few", COUNT // 2)), tmp_path / "png")
+    more = as_rendered(tmp_path / "more", COUNT + 8)
+    (tmp_path / "png/3dident.json").unlink()
+    for folder, words in ((tmp_path / "png", "as 20 of these 20"), (more, "as 40 of these 48")):
+        assert words in said("run", folder)["seen_images"]
+        assert "seen_images" not in said("copied.pt", folder)  # which no run's folder surrounds
+    Path("run/data.json").write_text(json.dumps({"data": str(more)}))  # extended since
+    assert "as 20 of these 20" in said("run", tmp_path / "png")["seen_images"]
+    for elsewhere in ("[]", "{", '{"data": null}', json.dumps({"data": str(test)})):
+        Path("run/data.json").write_text(elsewhere)
+        assert "seen_images" not in said("run", tmp_path / "png")
     del about["data"]
     save_encoder("run/encoder.pt", encoder, about)
     save_encoder("copied.pt", encoder, about)
     assert "trained on images of the same latents" in said("run", train)["seen_images"]
     assert "seen_images" not in said("copied.pt", train)
+
+
+@pytest.mark.parametrize(
+    ("claim", "code"),
+    [
+        ('{"latents": "%s"}', "seen_images"),
+        ('{"resolution": 17}', "other_resolution"),
+        ('{"latents": ["%s"], "resolution": 1e999}', None),
+        ('{"resolution": ' + 400 * "9" + "}", None),
+        (900 * "[", None),
+        ("[3]", None),
+        ('{"latents": "%s"}' + 5000 * "\U0001f600", None),
+    ],
+    ids=("latents", "side", "types", "large", "deep", "list", "long"),
+)
+def test_what_a_stranger_says_of_the_training_only_warns(tmp_path, rendered, claim, code):
+    path = save_onnx(tmp_path / "a.onnx", mean_nodes("z_hat"), initializers=[AXES])
+    model = onnx.load(path)
+    latents = latents_digest(open_source(rendered["test"]).raw_latents)
+    helper.set_model_props(model, {TRAINED_ON: claim.replace("%s", latents)})
+    onnx.save(model, path)
+    found = warned(scored(path, rendered["test"], metrics=["linear_r2"]))
+    assert {"seen_images", "other_resolution"} & set(found) == ({code} if code else set())
 
 
 def test_images_of_pairs_are_said_to_depend_on_each_other(rendered):
@@ -1382,6 +1481,43 @@ def test_scores_of_another_submission_are_not_overwritten(cli, tmp_path, rendere
         Path("out/scores.json").write_text(damaged)
         before = damaged.encode()
         refused("is damaged: it does not say whose scores it holds", "a.npy", *words)
+
+
+def test_scores_on_fewer_images_or_fitted_on_others_are_not_overwritten(tmp_path):
+    """A dataset that is extended keeps its fingerprint, and reference:pca its name."""
+    few, more = (as_rendered(tmp_path / str(n), n, split="test") for n in (COUNT, COUNT + 20))
+    train = as_rendered(tmp_path / "train", COUNT)
+    other = as_rendered(tmp_path / "other", COUNT, seed=1)
+    out = tmp_path / "out"
+
+    def write(data, fitted_on):
+        options = {"train": fitted_on, "metrics": ["linear_r2"]}
+        check_inputs("reference:pca=3", data, out=out, **options)
+        run.write(run.evaluate("reference:pca=3", data, bootstrap=0, **options), out)
+
+    for _ in range(2):
+        write(few, train)
+    scores = read_scores(out / "scores.json")
+    fingerprint = open_source(train).manifest.fingerprint
+    assert scores["submission"]["fitted_on"] == {"fingerprint": fingerprint, "images": COUNT}
+    extended = r"on 40 images of this test set, which has 60 now: choose another --out, or add"
+    with pytest.raises(UsageError, match=extended):
+        write(more, train)
+    found = run.evaluate("reference:pca=3", more, train=train, bootstrap=0, metrics=["mcc"])
+    with pytest.raises(UsageError, match=extended):
+        run.write(found, out)
+    for fitted_on in (other, as_rendered(tmp_path / "extended", COUNT + 1), None):
+        with pytest.raises(UsageError, match="holds scores of reference:pca=3 fitted on other im"):
+            write(few, fitted_on)
+    # Scores of earlier versions name no such images; those fitted on the test set are known.
+    del scores["submission"]["fitted_on"]
+    (out / "scores.json").write_text(json.dumps(scores))
+    read_scores(out / "scores.json")
+    with pytest.raises(UsageError, match="fitted on images that they do not name"):
+        write(few, train)
+    scores["submission"]["about"] = "3 principal components, fitted on the first half of the test"
+    (out / "scores.json").write_text(json.dumps(scores))
+    write(few, None)
 
 
 def test_a_submission_with_weights_beside_it_can_be_scored_again(tmp_path, rendered):

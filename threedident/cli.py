@@ -1851,15 +1851,8 @@ def evaluate(
 
     from threedident.evaluate import run
 
-    found = run.evaluate(
-        submission,
-        data,
-        metrics=names,
-        manifest=manifest,
-        trust=trust,
-        checkpoint=checkpoint,
-        train=train,
-        factors=groups,
+    found = run.evaluate_inputs(
+        inputs,
         folds=2 if folds == "2" else folds,
         bootstrap=bootstrap,
         seed=seed,

@@ -21,6 +21,10 @@ class MatchingWarning(UserWarning):
     """Pairs matched among single images are spread otherwise than their conditional asks for."""
 
 
+class ManifestWarning(UserWarning):
+    """A manifest lies beside a submission, but is not used."""
+
+
 class RenderError(ThreeDIdentError):
     """Images that could not be rendered."""
 
