@@ -38,6 +38,9 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     stream = Log()
     before = threading.active_count()
     yield stream
+    until = time.monotonic() + 20  # the bar's own thread ends when it wakes up
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.005)
     assert threading.active_count() == before
 
 
