@@ -11,10 +11,11 @@ from threedident.baselines import rundir
 from threedident.baselines.experiment import Experiment
 from threedident.datasets.reading import Source, open_source
 from threedident.errors import UsageError
+from threedident.store import default_out
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 #: Where images are looked for when none are named.
-DATA = Path("data/3dident")
+DATA = default_out()
 
 _LEAST_SCORED = 16
 

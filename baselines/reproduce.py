@@ -107,7 +107,7 @@ def reproduce(
     for _, _, experiment in planned:
         check_devices(experiment, devices, accelerator)
     for path in filter(None, (data, test)):
-        _describe(path)
+        _describe(path)  # what cannot be read is said before anything is written
     _claim(out, study, scale)
     images = _Images(
         out,

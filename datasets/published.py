@@ -62,13 +62,12 @@ def parse_card(data: Any, path: Path, count: int) -> Card:
         DatasetError: it is damaged; `path` names where it came from.
     """
     try:
-        manifest = data.get("dataset")
-        wanted = data.get("wanted")
+        manifest, shards, wanted = (data.get(name) for name in ("dataset", "shards", "wanted"))
         if wanted is not None and not (type(wanted) is int and wanted > 0):
             raise ValueError(f"the number of images wanted is {wanted!r:.100}")
         return Card(
             None if manifest is None else parse_manifest(manifest, path),
-            parse_parts(data.get("shards") or (), count) if data.get("shards") else (),
+            parse_parts(shards, count) if shards else (),
             wanted,
         )
     except (

@@ -312,11 +312,15 @@ class ShardSource(_Stacks):
         return DatasetDir.open(self.root).given_latents()
 
 
+#: What to do about an import that is not whole.
+IMPORT_AGAIN = "import it again from what it was imported from (`3dident convert --to shards`)"
+
+
 def _cure(dataset: DatasetDir) -> str:
     """What to do about a dataset directory of which images are missing."""
     preset = dataset.manifest.preset
     if preset is None:
-        return "import it again from what it was imported from (`3dident convert --to shards`)"
+        return IMPORT_AGAIN
     wanted = None
     with contextlib.suppress(DatasetError):  # the command says what is wrong with the record
         wanted = dataset.wanted()

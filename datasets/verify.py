@@ -10,7 +10,7 @@ import numpy as np
 
 from threedident.datasets.card import DATA
 from threedident.datasets.checking import Checks, check_imported, intervals_of
-from threedident.datasets.reading import Source, find_form, open_source, read_images
+from threedident.datasets.reading import IMPORT_AGAIN, Source, find_form, open_source, read_images
 from threedident.errors import DatasetError
 from threedident.progress import Progress
 from threedident.shards import Interval, gaps, joined, read_shard
@@ -61,7 +61,7 @@ class Report:
                 f"{'pack' if self.form == 'packed' else f'convert --to {self.form}'}`{fewer}"
             )
         if self.imported:
-            return "import it again from what it was imported from (`3dident convert --to shards`)"
+            return IMPORT_AGAIN
         return f"`3dident render --extend` with its directory renders that again{fewer}"
 
     def as_dict(self) -> dict[str, Any]:

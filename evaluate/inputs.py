@@ -22,10 +22,11 @@ from threedident.evaluate.submission import (
     is_submission,
 )
 from threedident.factors import factor_columns
+from threedident.store import default_out as default_place
 from threedident.store import latents_digest
 
 SCORES, EMBEDDINGS, REPORT = "scores.json", "embeddings.npy", "report.html"
-DEFAULT_DATA = Path("data/3dident-test")
+DEFAULT_DATA = default_place(split="test")
 _UNNAMED = "images that they do not name"
 
 

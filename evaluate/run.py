@@ -365,6 +365,15 @@ def _by_factor(found: Mapping[str, Any]) -> list[str]:
         label, best = METRICS[name].label, found[name].get("best_per_factor")
         columns.append((label, found[name]["per_factor"]))
         columns += [(f"best {label}", best)] if best else []
+    return factor_table(columns)
+
+
+def factor_table(columns: Sequence[tuple[str, Mapping[str, float | None]]]) -> list[str]:
+    """A table with a line a factor, as lines of text.
+
+    Args:
+        columns: what each is headed, and its numbers by factor; the first has every factor.
+    """
     lines = [f"{'factor':<20}" + "".join(f"{label:>10}" for label, _ in columns)]
     for factor in columns[0][1]:
         cells = "".join(f"{_shown(values.get(factor)):>10}" for _, values in columns)

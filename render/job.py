@@ -25,7 +25,7 @@ from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.files import check_space, explaining_write_errors, remove_leftovers
 from threedident.latents import check_raw_latents, sample_raw_latents
 from threedident.partners import check_renderable
-from threedident.presets import Preset, load_preset
+from threedident.presets import DEFAULT_PRESET, Preset, load_preset
 from threedident.progress import Progress
 from threedident.render.blender import GPU_BACKENDS
 from threedident.render.engine import EngineSettings
@@ -204,9 +204,10 @@ class Content:
         share = float(np.mean(missed))
         if share <= _MAY_MISS:
             return None
+        camera = ", ".join(f"{each:g}" for each in CAMERA.location)
         return (
             f"the object is wholly outside the frame in about {share:.0%} of the images (looked "
-            f"at: {len(raw)}). The camera stands at (8, 0, 8) m and looks at the origin: choose "
+            f"at: {len(raw)}). The camera stands at ({camera}) m and looks at the origin: choose "
             "smaller ranges of x, y and z, or a smaller scale"
         )
 
@@ -663,7 +664,7 @@ def processor_name() -> str:
 
 def render_images(
     raw_latents: npt.ArrayLike,
-    preset: Preset | str = "3dident",
+    preset: Preset | str = DEFAULT_PRESET,
     *,
     resolution: int = 224,
     quality: str = "standard",

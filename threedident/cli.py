@@ -17,10 +17,10 @@ import click
 
 from threedident.errors import (
     DatasetError,
-    MatchingWarning,
     MissingExtraError,
     RenderError,
     ThreeDIdentError,
+    ThreeDIdentWarning,
     UsageError,
 )
 from threedident.factors import FACTOR_NAMES, factor_index
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 PATH = click.Path(path_type=Path)
 EXIT_INTERRUPTED = 130
 EXIT_UNREAD = 141  # as of a program that SIGPIPE ends
-DEFAULT_DATASET = Path("data/3dident")
 MOST_IMAGES = 100_000_000
 
 
@@ -89,7 +88,7 @@ def _plain_warnings() -> Iterator[None]:
         show = warnings.showwarning
 
         def show_plainly(message: Any, category: type[Warning], *place: Any) -> None:
-            if issubclass(category, MatchingWarning):
+            if issubclass(category, ThreeDIdentWarning):
                 _say(f"warning: {message}")
             else:
                 show(message, category, *place)
@@ -100,14 +99,6 @@ def _plain_warnings() -> Iterator[None]:
 
 class _Group(click.Group):
     """Commands in the order in which one needs them, errors without a traceback."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self.name != "main":
-            super().format_commands(ctx, formatter)
-            return
-        for title, commands in SECTIONS.items():
-            with formatter.section(title):
-                formatter.write_dl(list(commands.items()))
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -131,8 +122,17 @@ class _Group(click.Group):
             ctx.exit(UsageError.exit_code)
 
 
+class _Main(_Group):
+    """The commands of `3dident`, by what one wants to do."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(list(commands.items()))
+
+
 @click.group(
-    cls=_Group,
+    cls=_Main,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="For example: 3dident render --engine direct --resolution 64 --n 1000 --out data/small. "
     "3dident COMMAND --help explains a command.",
@@ -813,10 +813,12 @@ def _report(dataset: DatasetDir, summary: Summary, again: str) -> None:
 def _or_default_dataset(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Any:
     if value is not None or ctx.resilient_parsing:
         return value
-    if DEFAULT_DATASET.exists():
-        return DEFAULT_DATASET
+    from threedident.store import default_out
+
+    if default_out().exists():
+        return default_out()
     raise click.UsageError(
-        f"Missing argument 'DATASET', and there is no {DEFAULT_DATASET} to take instead: name a "
+        f"Missing argument 'DATASET', and there is no {default_out()} to take instead: name a "
         "dataset, or make one with `3dident render`.",
         ctx,
     )
@@ -1471,6 +1473,28 @@ def compare_release(
         _save_figure(found.figure(), out)
 
 
+def _device_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    for option in (
+        click.option(
+            "--threads",
+            type=click.IntRange(1),
+            help="Of each process on a CPU.  [default: torch's choice, one per core]",
+        ),
+        click.option(
+            "--device", default="auto", show_default=True, metavar="KIND", help="auto, cpu or cuda."
+        ),
+        click.option(
+            "--devices",
+            type=click.IntRange(1),
+            default=1,
+            show_default=True,
+            help="GPUs or processes, which share the batch and its negatives.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
 def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
@@ -1514,21 +1538,7 @@ def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> N
     help="Set a field of the preset, e.g. training.steps=1000. Can be repeated.",
 )
 @click.option("--seed", type=click.IntRange(0), help="The same as --set training.seed=...")
-@click.option(
-    "--devices",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="GPUs or processes, which share the batch and its negatives.",
-)
-@click.option(
-    "--device", default="auto", show_default=True, metavar="KIND", help="auto, cpu or cuda."
-)
-@click.option(
-    "--threads",
-    type=click.IntRange(1),
-    help="Of each process on a CPU.  [default: torch's choice, one per core]",
-)
+@_device_options
 @click.option(
     "--list",
     is_flag=True,
@@ -1611,16 +1621,14 @@ def _place_of_test_images(out: Path) -> str:
 
 def _factor_table(result: dict[str, Any]) -> list[str]:
     """The final R2 and MCC of every factor, a line each."""
+    from threedident.evaluate.run import factor_table
+
     found = result.get("per_factor") or {}
-    scores = {label: found.get(name) or [] for name, label in (("linear_r2", "R2"), ("mcc", "MCC"))}
-    count = max(map(len, scores.values()))
+    columns = {"R2": found.get("linear_r2") or (), "MCC": found.get("mcc") or ()}
+    count = max(map(len, columns.values()))
     names = result["data"].get("factors") or [f"factor {number}" for number in range(count)]
-    lines = [f"{'':20}" + "".join(f"{label:>9}" for label in scores)] if count else []
-    for number, name in enumerate(names[:count]):
-        cells = (values[number] if number < len(values) else None for values in scores.values())
-        shown = ("-" if value is None else f"{value:.4f}" for value in cells)
-        lines.append(f"{name:20}" + "".join(f"{cell:>9}" for cell in shown))
-    return lines
+    table = [(label, dict(zip(names, values, strict=False))) for label, values in columns.items()]
+    return factor_table([column for column in table if column[1]]) if count else []
 
 
 @main.command()
@@ -1653,9 +1661,7 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
     type=PATH,
     help="Where rendered datasets lie, by name, for several studies.  [default: OUT/data]",
 )
-@click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="See train.")
-@click.option("--device", default="auto", show_default=True, metavar="KIND", help="See train.")
-@click.option("--threads", type=click.IntRange(1), help="See train.")
+@_device_options
 def reproduce(
     what: str,
     out: Path,

@@ -17,11 +17,15 @@ class DatasetError(ThreeDIdentError):
     """A dataset on disk is missing, corrupt, foreign or made with other settings."""
 
 
-class MatchingWarning(UserWarning):
+class ThreeDIdentWarning(UserWarning):
+    """Any warning of this toolkit; the command line prints it in one line."""
+
+
+class MatchingWarning(ThreeDIdentWarning):
     """Pairs matched among single images are spread otherwise than their conditional asks for."""
 
 
-class ManifestWarning(UserWarning):
+class ManifestWarning(ThreeDIdentWarning):
     """A manifest lies beside a submission, but is not used."""
 
 
