@@ -422,7 +422,7 @@ def test_given_latents_and_a_mesh_are_extended(cli, tmp_path):
 
 def test_a_second_render_of_the_same_images_stops_and_says_so(cli, tmp_path):
     words = ("render", *QUICK, "--shard-size", 5, "--out", "d")
-    first = start(*words, "--n", 20_000, "--shard", "0/2", cwd=tmp_path)
+    first = start(*words, "--n", 100_000, "--shard", "0/2", cwd=tmp_path)
     while not list((tmp_path / "d").glob("shard-*")):
         assert first.poll() is None
         time.sleep(0.05)
