@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from threedident.baselines.encoders import load_encoder as load_encoder
-    from threedident.baselines.encoders import save_encoder as save_encoder
     from threedident.baselines.experiment import Experiment as Experiment
     from threedident.baselines.experiment import load_experiment as load_experiment
     from threedident.baselines.losses import Bilinear as Bilinear
@@ -18,17 +16,19 @@ if TYPE_CHECKING:
     from threedident.baselines.losses import alignment_uniformity as alignment_uniformity
     from threedident.baselines.losses import info_nce as info_nce
     from threedident.baselines.losses import tricl as tricl
-    from threedident.baselines.training import resume as resume
-    from threedident.baselines.training import train as train
+    from threedident.baselines.training.loop import resume as resume
+    from threedident.baselines.training.loop import train as train
+    from threedident.encoders import load_encoder as load_encoder
+    from threedident.encoders import save_encoder as save_encoder
 
 _MODULES = {
-    "threedident.baselines.encoders": ("load_encoder", "save_encoder"),
+    "threedident.encoders": ("load_encoder", "save_encoder"),
     "threedident.baselines.experiment": ("Experiment", "load_experiment"),
     "threedident.baselines.losses": (
         *("Bilinear", "Dot", "Power", "Quadratic"),
         *("alignment_uniformity", "info_nce", "tricl"),
     ),
-    "threedident.baselines.training": ("resume", "train"),
+    "threedident.baselines.training.loop": ("resume", "train"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -7,11 +7,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from threedident.baselines import rundir
 from threedident.baselines.experiment import Experiment
-from threedident.datasets.reading import Source, open_source
+from threedident.baselines.training import run_folder as rundir
+from threedident.datasets.formats.sources import Source, open_source
 from threedident.errors import UsageError
-from threedident.store import default_out
+from threedident.storage.directory import default_out
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 #: Where images are looked for when none are named.

@@ -1,7 +1,7 @@
 """Contrastive losses: InfoNCE and its relatives over one set of similarities, and the MSE.
 
 A similarity is a small class: it scales codes so that it becomes a dot product or -||a - b||_p^p,
-which `threedident.baselines.pairwise` sums over all pairs. Its temperature or weights may be
+which `threedident.baselines.log_sum_exp` sums over all pairs. Its temperature or weights may be
 tensors, to which gradients flow.
 
 An ensemble (Rusak et al. 2024, B.3) needs no function: it is the sum of `info_nce` over the
@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "a contrastive loss") from error
 
-from threedident.baselines import pairwise
+from threedident.baselines import log_sum_exp as pairwise
 
 NEGATIVES = ("anchors", "positives", "both", "none")
 CONTRASTS = ("spectral", "info_nce")

@@ -32,9 +32,9 @@ from crashing import CRASH_AT, Crashing
 from threedident.presets import load_preset
 from threedident.render import job
 from threedident.render.engine import EngineSettings
-from threedident.render.workers import WorkerPool
-from threedident.shards import ARRAYS, list_shards
-from threedident.store import DatasetDir
+from threedident.render.executors.process_pool import WorkerPool
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shards import ARRAYS, list_shards
 
 COMMAND = str(Path(sys.executable).with_name("3dident"))
 SHARD = 5  # images

@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from threedident.evaluate.linear import LOWEST
 from threedident.evaluate.metrics import linear_r2
-from threedident.evaluate.resampling import bootstrap, interval
+from threedident.evaluate.metrics._bootstrap import bootstrap, interval
+from threedident.evaluate.metrics._linear_fit import LOWEST
 
 FACTORS = 10
 CASES = [

@@ -19,7 +19,7 @@ import numpy as np
 from threedident.factors import GROUPS
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
-from threedident.render.direct import jacobian
+from threedident.render.direct.engine import jacobian
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
-from threedident.baselines.encoders import BoxOutput, MLPEncoder, SphereOutput, VectorEncoder
+from threedident.baselines.log_sum_exp import log_sum_exp
 from threedident.baselines.losses import Dot, Power, info_nce
-from threedident.baselines.pairwise import log_sum_exp
+from threedident.encoders import BoxOutput, MLPEncoder, SphereOutput, VectorEncoder
 
 N = 10
 POWERS = (2, 1, 3, None)

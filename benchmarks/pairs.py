@@ -28,19 +28,19 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from threedident.datasets import published
-from threedident.datasets.convert import to_shards
 from threedident.datasets.dataset import ThreeDIdent
-from threedident.datasets.matching import LatentMatcher
-from threedident.datasets.packed import pack
+from threedident.datasets.formats import png_folder as published
+from threedident.datasets.formats.convert import to_shards
+from threedident.datasets.formats.hdf5 import pack
+from threedident.datasets.formats.sources import PublishedSource, Source
+from threedident.datasets.latent_matcher import LatentMatcher
 from threedident.datasets.pairs import PositivePairs
-from threedident.datasets.reading import PublishedSource, Source
-from threedident.datasets.rendered import RenderedPairs
+from threedident.datasets.rendered_pairs import RenderedPairs
 from threedident.distributions import Normal
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
-from threedident.render.direct import render
-from threedident.store import DatasetDir
+from threedident.render.direct.engine import render
+from threedident.storage.directory import DatasetDir
 
 BATCH = 512
 INDICES: list[tuple[str, dict[str, Any]]] = [

@@ -18,7 +18,7 @@ import numpy as np
 import warp as wp
 
 from threedident.presets import load_preset
-from threedident.render.direct import DirectEngine
+from threedident.render.direct.engine import DirectEngine
 from threedident.render.quality import get_quality
 
 DATA = Path(__file__).parents[1] / "tests" / "data" / "converged"

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 from threedident.presets import load_preset
 from threedident.render.blender import blender_version, quiet_blender
 from threedident.render.color import psnr
-from threedident.render.direct import warp_version
+from threedident.render.direct.engine import warp_version
 from threedident.render.engine import EngineSettings, create_engine
 from threedident.render.job import processor_name
 from threedident.render.quality import QUALITIES

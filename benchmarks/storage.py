@@ -25,7 +25,7 @@ from PIL import Image
 
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
-from threedident.render.direct import render
+from threedident.render.direct.engine import render
 from threedident.render.job import render_images
 
 

@@ -17,10 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.models import resnet18
 
-from threedident.baselines.encoders import BoxOutput, ImageEncoder, ResNetEncoder
 from threedident.baselines.losses import Power, info_nce
 from threedident.datasets.dataset import ThreeDIdent
-from threedident.datasets.matching import LatentMatcher
+from threedident.datasets.latent_matcher import LatentMatcher
+from threedident.encoders import BoxOutput, ImageEncoder, ResNetEncoder
 from threedident.latents import sample_raw_latents
 
 CODES = 10

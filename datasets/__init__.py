@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from threedident.datasets.augmented_views import TwoViews as TwoViews
+    from threedident.datasets.augmented_views import simclr as simclr
     from threedident.datasets.dataset import Normalize as Normalize
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
-    from threedident.datasets.matching import LatentMatcher as LatentMatcher
+    from threedident.datasets.latent_matcher import LatentMatcher as LatentMatcher
     from threedident.datasets.pairs import PairLoader as PairLoader
     from threedident.datasets.pairs import PositivePairs as PositivePairs
-    from threedident.datasets.rendered import RenderedPairs as RenderedPairs
+    from threedident.datasets.rendered_pairs import RenderedPairs as RenderedPairs
     from threedident.datasets.synthetic import Mixing as Mixing
     from threedident.datasets.synthetic import SyntheticPairs as SyntheticPairs
-    from threedident.datasets.views import TwoViews as TwoViews
-    from threedident.datasets.views import simclr as simclr
     from threedident.distributions import Change as Change
     from threedident.distributions import GeneralizedNormal as GeneralizedNormal
     from threedident.distributions import Laplace as Laplace
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from threedident.distributions import Unchanged as Unchanged
     from threedident.distributions import Uniform as Uniform
     from threedident.distributions import VonMisesFisher as VonMisesFisher
-    from threedident.spaces import Box as Box
-    from threedident.spaces import Product as Product
-    from threedident.spaces import Sphere as Sphere
-    from threedident.spaces import Unbounded as Unbounded
+    from threedident.distributions.spaces import Box as Box
+    from threedident.distributions.spaces import Product as Product
+    from threedident.distributions.spaces import Sphere as Sphere
+    from threedident.distributions.spaces import Unbounded as Unbounded
 
 _MODULES = {
     "threedident.datasets.dataset": ("Normalize", "ThreeDIdent"),
-    "threedident.datasets.matching": ("LatentMatcher",),
+    "threedident.datasets.latent_matcher": ("LatentMatcher",),
     "threedident.datasets.pairs": ("PairLoader", "PositivePairs"),
-    "threedident.datasets.rendered": ("RenderedPairs",),
+    "threedident.datasets.rendered_pairs": ("RenderedPairs",),
     "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),
-    "threedident.datasets.views": ("TwoViews", "simclr"),
+    "threedident.datasets.augmented_views": ("TwoViews", "simclr"),
     "threedident.distributions": (
         *("Change", "GeneralizedNormal", "Laplace", "Normal", "PairProcess", "PerFactor"),
         *("ProjectedNormal", "Unchanged", "Uniform", "VonMisesFisher"),
     ),
-    "threedident.spaces": ("Box", "Product", "Sphere", "Unbounded"),
+    "threedident.distributions.spaces": ("Box", "Product", "Sphere", "Unbounded"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.reading import Source, read_images
+from threedident.datasets.formats.sources import Source, read_images
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.progress import Progress
 from threedident.render.mesh import SHAPES
 from threedident.render.scene import SceneBuilder
-from threedident.shards import (
+from threedident.storage.directory import (
+    DatasetDir,
+    Manifest,
+    latents_digest,
+    statistics,
+    toolkit_version,
+)
+from threedident.storage.shards import (
     ImageSums,
     Interval,
     Part,
@@ -22,7 +29,6 @@ from threedident.shards import (
     default_shard_size,
     missing_intervals,
 )
-from threedident.store import DatasetDir, Manifest, latents_digest, statistics, toolkit_version
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.reading import Source, check_numbers, open_source
+from threedident.datasets.formats.sources import Source, check_numbers, open_source
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.presets import Preset
 from threedident.progress import Progress
-from threedident.shards import ImageSums
-from threedident.store import statistics
+from threedident.storage.directory import statistics
+from threedident.storage.shards import ImageSums
 
 try:
     import torch

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.exported import ExportSource
-from threedident.datasets.reading import Source, extend_command, find_form, open_source
+from threedident.datasets.formats.exports import ExportSource
+from threedident.datasets.formats.sources import Source, extend_command, find_form, open_source
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
-from threedident.shards import Interval, gaps, name_stretches
-from threedident.store import WANTED, DatasetDir, Manifest
+from threedident.storage.directory import WANTED, DatasetDir, Manifest
+from threedident.storage.shards import Interval, gaps, name_stretches
 
 _FORMS = {
     "packed": "packed",

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from threedident.datasets.dataset import ThreeDIdent, position, require_images
 from threedident.distributions import Distribution, PairProcess, Uniform, check_matchable
+from threedident.distributions.spaces import Box, Space
 from threedident.errors import DatasetError, MatchingWarning, MissingExtraError, UsageError
-from threedident.spaces import Box, Space
 
 try:
     import torch
@@ -26,8 +26,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "positive pairs") from error
 
-from threedident.datasets.matching import LatentMatcher, check_resampling, index_path
-from threedident.sampling import seeded
+from threedident.datasets.latent_matcher import LatentMatcher, check_resampling, index_path
+from threedident.distributions.torch_sampler import seeded
 
 Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 _SPREAD_OFF = 0.25  # of what is asked for: beyond it there is a warning

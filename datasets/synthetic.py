@@ -13,7 +13,7 @@ except ImportError as error:
     raise MissingExtraError("torch", "train", "the synthetic benchmark") from error
 
 from threedident.datasets.pairs import Pair, PairLoader
-from threedident.sampling import seeded
+from threedident.distributions.torch_sampler import seeded
 
 _AT_ONCE = 5000  # matrices whose condition numbers are computed together
 

@@ -22,12 +22,20 @@ def on_config(config: Any) -> Any:
     target = root / "build" / "api"
     shutil.rmtree(target, ignore_errors=True)
     for package in setuptools["packages"]:
-        folder = root / setuptools["package-dir"].get(package, package.replace(".", "/"))
+        folder = root / _folder(package, setuptools["package-dir"])
         place = target.joinpath(*package.split("."))
         place.mkdir(parents=True, exist_ok=True)
         for source in folder.glob("*.py"):
             shutil.copy(source, place)
     return config
+
+
+def _folder(package: str, known: dict[str, str]) -> str:
+    """Where a package's sources lie: setuptools asks for its parents' folders, too."""
+    if package in known:
+        return known[package]
+    parent, _, name = package.rpartition(".")
+    return f"{_folder(parent, known)}/{name}" if parent else name
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

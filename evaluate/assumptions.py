@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from threedident.evaluate.arrays import Float64, standardised, varying
-from threedident.evaluate.linear import Folds, splits
+from threedident.evaluate.metrics._arrays import Float64, standardised, varying
+from threedident.evaluate.metrics._linear_fit import Folds, splits
 
 #: Every code of a warning and when it is given.
 CODES = {

@@ -9,12 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.reading import Source, open_source
+from threedident.datasets.formats.sources import Source, open_source
 from threedident.errors import UsageError
-from threedident.evaluate.manifest import NAME as MANIFEST
-from threedident.evaluate.manifest import SubmissionManifest, read_manifest, refuse_placeholders
 from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
-from threedident.evaluate.submission import (
+from threedident.evaluate.submissions.manifest import NAME as MANIFEST
+from threedident.evaluate.submissions.manifest import (
+    SubmissionManifest,
+    read_manifest,
+    refuse_placeholders,
+)
+from threedident.evaluate.submissions.submission import (
     REFERENCE,
     Submission,
     digest,
@@ -22,8 +26,8 @@ from threedident.evaluate.submission import (
     is_submission,
 )
 from threedident.factors import factor_columns
-from threedident.store import default_out as default_place
-from threedident.store import latents_digest
+from threedident.storage.directory import default_out as default_place
+from threedident.storage.directory import latents_digest
 
 SCORES, EMBEDDINGS, REPORT = "scores.json", "embeddings.npy", "report.html"
 DEFAULT_DATA = default_place(split="test")

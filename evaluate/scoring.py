@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from threedident.errors import UsageError
-from threedident.evaluate import disentanglement, metrics
-from threedident.evaluate.arrays import Float64, checked, mean_of_varying
 from threedident.evaluate.assumptions import CODES, Warning_, check_assumptions
-from threedident.evaluate.linear import FOLDS, LOWEST, Folds
-from threedident.evaluate.nonlinear import MOST_SAMPLES, sklearn_part
-from threedident.evaluate.resampling import Measured, Replicates, Score, bootstrap, interval
+from threedident.evaluate.metrics import _dci as disentanglement
+from threedident.evaluate.metrics import _r2 as metrics
+from threedident.evaluate.metrics._arrays import Float64, checked, mean_of_varying
+from threedident.evaluate.metrics._bootstrap import Measured, Replicates, Score, bootstrap, interval
+from threedident.evaluate.metrics._kernel_ridge import MOST_SAMPLES, sklearn_part
+from threedident.evaluate.metrics._linear_fit import FOLDS, LOWEST, Folds
 from threedident.factors import FACTORS
 
 __all__ = [

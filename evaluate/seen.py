@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.card import SPLIT_NAMES
-from threedident.datasets.exported import ExportSource
-from threedident.datasets.reading import Source, count_shared, open_source
+from threedident.datasets.formats.dataset_card import SPLIT_NAMES
+from threedident.datasets.formats.exports import ExportSource
+from threedident.datasets.formats.sources import Source, count_shared, open_source
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.evaluate.assumptions import Warning_
-from threedident.evaluate.manifest import SubmissionManifest
-from threedident.files import read_json
-from threedident.store import latents_digest
+from threedident.evaluate.submissions.manifest import SubmissionManifest
+from threedident.storage.atomic_files import read_json
+from threedident.storage.directory import latents_digest
 
 #: Warnings with which scores are no entry of a leaderboard.
 UNRANKED = ("training_split", "seen_images")

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 
 from threedident.factors import FACTOR_NAMES, NUM_FACTORS
-from threedident.render.direct import render
+from threedident.render.direct.engine import render
 from threedident.render.figures import contact_sheet
 
 out, frames = sys.argv[1], int(sys.argv[2])

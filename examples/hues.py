@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from threedident.factors import factor_index
-from threedident.render.direct import render
+from threedident.render.direct.engine import render
 from threedident.render.figures import contact_sheet
 
 hues = ("object_hue", "spotlight_hue", "background_hue")

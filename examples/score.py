@@ -8,7 +8,7 @@ import torch
 from torchvision.models import resnet18
 
 from threedident.datasets import ThreeDIdent
-from threedident.evaluate.run import evaluate, summary, write
+from threedident.evaluate.evaluation import evaluate, summary, write
 
 root, out = Path(sys.argv[1]), Path(sys.argv[2])
 data = ThreeDIdent(root)

@@ -4,9 +4,9 @@ import sys
 
 import torch
 
-from threedident.baselines.encoders import BoxOutput, ImageEncoder, ResNetEncoder, save_encoder
 from threedident.baselines.losses import Power, info_nce
 from threedident.datasets import Normal, PositivePairs, ThreeDIdent
+from threedident.encoders import BoxOutput, ImageEncoder, ResNetEncoder, save_encoder
 
 root, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 data = ThreeDIdent(root)

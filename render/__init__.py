@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from threedident.render.direct import jacobian as jacobian
-    from threedident.render.direct import render as render
+    from threedident.render.direct.engine import jacobian as jacobian
+    from threedident.render.direct.engine import render as render
     from threedident.render.engine import EngineSettings as EngineSettings
     from threedident.render.job import render_images as render_images
 
 _PLACES = {
     "EngineSettings": "threedident.render.engine",
-    "jacobian": "threedident.render.direct",
-    "render": "threedident.render.direct",
+    "jacobian": "threedident.render.direct.engine",
+    "render": "threedident.render.direct.engine",
     "render_images": "threedident.render.job",
 }
 

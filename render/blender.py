@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.render.color import to_uint8
-from threedident.render.layers import (
+from threedident.render.image_regions import (
     Grid,
     Region,
     area_shadow,

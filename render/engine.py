@@ -103,7 +103,7 @@ def create_engine(
     """
     quality = get_quality(settings.quality, settings.engine)
     if settings.engine == "direct":
-        from threedident.render.direct import DirectEngine
+        from threedident.render.direct.engine import DirectEngine
 
         return DirectEngine(
             settings.preset,

@@ -21,19 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.distributions import Distribution, PairProcess, raw_box
+from threedident.distributions.philox_sampler import check_renderable
+from threedident.distributions.spaces import space_as_dict
 from threedident.errors import DatasetError, RenderError, UsageError
-from threedident.files import check_space, explaining_write_errors, remove_leftovers
 from threedident.latents import check_raw_latents, sample_raw_latents
-from threedident.partners import check_renderable
 from threedident.presets import DEFAULT_PRESET, Preset, load_preset
 from threedident.progress import Progress
 from threedident.render.blender import GPU_BACKENDS
 from threedident.render.engine import EngineSettings
-from threedident.render.layers import enclosing_points
-from threedident.render.mesh import SHAPES
-from threedident.render.quality import DEFAULT_ENGINE
-from threedident.render.scene import CAMERA, SceneBuilder
-from threedident.render.workers import (
+from threedident.render.executors.process_pool import (
     DEFAULT_TIMEOUT,
     IMAGES_PER_WORKER,
     Done,
@@ -43,9 +39,19 @@ from threedident.render.workers import (
     call_in_process,
     usable_processors,
 )
-from threedident.shards import ImageSums, Interval, missing_intervals, read_shard, write_shard
-from threedident.spaces import space_as_dict
-from threedident.store import LOGS, DatasetDir, latents_digest, toolkit_version
+from threedident.render.image_regions import enclosing_points
+from threedident.render.mesh import SHAPES
+from threedident.render.quality import DEFAULT_ENGINE
+from threedident.render.scene import CAMERA, SceneBuilder
+from threedident.storage.atomic_files import check_space, explaining_write_errors, remove_leftovers
+from threedident.storage.directory import LOGS, DatasetDir, latents_digest, toolkit_version
+from threedident.storage.shards import (
+    ImageSums,
+    Interval,
+    missing_intervals,
+    read_shard,
+    write_shard,
+)
 
 Array = npt.NDArray[Any]
 
@@ -65,7 +71,7 @@ class Probe:
 def probe_here(engine: str) -> Probe:
     """As `probe`, in this process."""
     if engine == "direct":
-        from threedident.render import direct
+        from threedident.render.direct import engine as direct
 
         return Probe(direct.warp_version(), direct.available_devices())
 

@@ -41,15 +41,14 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from threedident import store
 from threedident.baselines.experiment import load_experiment
-from threedident.datasets import published
-from threedident.datasets.convert import to_published, to_shards
 from threedident.datasets.describe import describe, lines
-from threedident.datasets.interchange import export
-from threedident.datasets.packed import pack
-from threedident.datasets.reading import open_source
-from threedident.datasets.verify import verify, verify_any
+from threedident.datasets.formats import png_folder as published
+from threedident.datasets.formats.convert import to_published, to_shards
+from threedident.datasets.formats.export_writers import export
+from threedident.datasets.formats.hdf5 import pack
+from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats.verify import verify, verify_any
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, ThreeDIdentError, UsageError
 from threedident.latents import load_raw_latents
@@ -57,8 +56,16 @@ from threedident.presets import load_preset
 from threedident.render.engine import EngineSettings
 from threedident.render.job import dataset_settings
 from threedident.render.mesh import get_mesh, load_mesh
-from threedident.shards import ImageSums, Interval, checksum, read_sums, write_shard, write_text
-from threedident.store import DatasetDir
+from threedident.storage import directory as store
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shards import (
+    ImageSums,
+    Interval,
+    checksum,
+    read_sums,
+    write_shard,
+    write_text,
+)
 
 TIMES = int(os.environ.get("THREEDIDENT_FUZZ", "0"))
 KEPT = Path(os.environ.get("THREEDIDENT_FUZZ_KEPT", "fuzz-failures"))
@@ -621,7 +628,7 @@ def read_experiment(root: Path) -> None:
 
 
 def make_encoder(root: Path) -> None:
-    from threedident.baselines import encoders
+    from threedident import encoders
 
     vector = encoders.VectorEncoder(encoders.MLPEncoder(2), encoders.BoxOutput(2, learned=True))
     encoders.save_encoder(root / "encoder.pt", vector, {"steps": 3})
@@ -630,7 +637,7 @@ def make_encoder(root: Path) -> None:
 def read_encoder(root: Path) -> None:
     import torch
 
-    from threedident.baselines.encoders import ImageEncoder, load_encoder
+    from threedident.encoders import ImageEncoder, load_encoder
 
     encoder = load_encoder(root / "encoder.pt")
     given = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
@@ -661,7 +668,7 @@ def small_experiment() -> Any:
 @functools.cache
 def trained_run() -> tempfile.TemporaryDirectory[str]:
     """A run with one checkpoint, trained once in a process."""
-    from threedident.baselines.training import train
+    from threedident.baselines.training.loop import train
 
     folder = tempfile.TemporaryDirectory()
     train(small_experiment(), Path(folder.name) / "run", threads=1, quiet=True)
@@ -674,7 +681,9 @@ def make_run(root: Path) -> None:
 
 
 def read_run(root: Path) -> None:
-    from threedident.baselines import comparison, records, rundir, studies
+    from threedident.baselines.reproduce import comparison, studies
+    from threedident.baselines.training import run_folder as rundir
+    from threedident.baselines.training import training_log as records
 
     out = root / RUN
     each(
@@ -687,34 +696,34 @@ def read_run(root: Path) -> None:
 
 
 def read_checkpoint(root: Path) -> None:
-    from threedident.baselines.training import train
+    from threedident.baselines.training.loop import train
 
     longer = small_experiment().changed({"training.steps": 3})
     train(longer, root / RUN, threads=1, quiet=True)
 
 
 def make_entry(root: Path) -> None:
-    import boards
+    from helpers import fake_scores as boards
 
     boards.put(root / "board", boards.make_scores())
     shutil.rmtree(root / "written")
 
 
 def read_entry(root: Path) -> None:
-    from threedident.evaluate.leaderboard import read_board
-    from threedident.evaluate.leaderboard_page import write_site
+    from threedident.evaluate.leaderboard.entries import read_board
+    from threedident.evaluate.leaderboard.page import write_site
 
     write_site(read_board(root / "board"), root / "page")
 
 
 def make_scores(root: Path) -> None:
-    import boards
+    from helpers import fake_scores as boards
 
     boards.written(boards.make_scores(), root)
 
 
 def read_scores(root: Path) -> None:
-    from threedident.evaluate.leaderboard import add
+    from threedident.evaluate.leaderboard.entries import add
 
     add(root / "scores.json", root / "board", link="https://example.org/encoder.onnx")
 
@@ -729,22 +738,22 @@ def make_embeddings(root: Path) -> None:
 
 
 def read_embeddings(root: Path) -> None:
-    from threedident.evaluate import embeddings
+    from threedident.evaluate.submissions import embeddings
 
     paths = sorted(path for path in root.iterdir() if path.name != "earliest.h5")
     each(*(lambda p=p: embeddings.read_embeddings(p, 5) for p in paths))  # type: ignore[misc]
 
 
 def make_manifest(root: Path) -> None:
-    from boards import make_manifest as fields
+    from helpers.fake_scores import make_manifest as fields
 
-    from threedident.evaluate.leaderboard import as_toml
+    from threedident.evaluate.leaderboard.entries import as_toml
 
     (root / "SUBMISSION.toml").write_text(as_toml(fields()))
 
 
 def read_manifest(root: Path) -> None:
-    from threedident.evaluate import manifest
+    from threedident.evaluate.submissions import manifest
 
     manifest.read_manifest(root / "SUBMISSION.toml").as_dict()
 
@@ -775,7 +784,7 @@ def make_graph(root: Path) -> None:
 
 
 def read_graph(root: Path) -> None:
-    from threedident.evaluate.graph import check_graph
+    from threedident.evaluate.submissions.onnx_check import check_graph
 
     check_graph(root / "encoder.onnx")
 
@@ -788,8 +797,8 @@ def make_submissions(root: Path) -> None:
 def run_submissions(root: Path) -> None:
     """As `3dident evaluate` does, in the process with walls around it."""
     from threedident.datasets.dataset import ThreeDIdent
-    from threedident.evaluate.inference import run_encoder
-    from threedident.evaluate.submission import identify
+    from threedident.evaluate.runner.process import run_encoder
+    from threedident.evaluate.submissions.submission import identify
 
     data = root.parent / "data"
     if not data.exists():
@@ -1067,7 +1076,7 @@ def test_a_mesh_reads_no_other_file(tmp_path: Path) -> None:
 
 
 def test_records_that_are_no_text(tmp_path: Path) -> None:
-    from threedident.baselines.records import read_records
+    from threedident.baselines.training.training_log import read_records
 
     for content in (b"\xff\n", b"step\0\n1\0\n", b'"' + b"x" * 200_000 + b'"\n1\n'):
         (tmp_path / "metrics.csv").write_bytes(content)
@@ -1079,7 +1088,7 @@ def test_records_that_are_no_text(tmp_path: Path) -> None:
 def test_weights_that_hold_no_numbers(tmp_path: Path, kind: str) -> None:
     import torch
 
-    from threedident.baselines.encoders import load_encoder
+    from threedident.encoders import load_encoder
 
     make_encoder(tmp_path)
     content = torch.load(tmp_path / "encoder.pt", weights_only=True)

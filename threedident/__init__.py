@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from threedident import evaluate as evaluate
     from threedident import render as render
     from threedident.baselines.losses import info_nce as info_nce
-    from threedident.baselines.training import train as train
+    from threedident.baselines.training.loop import train as train
+    from threedident.datasets.augmented_views import TwoViews as TwoViews
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
     from threedident.datasets.pairs import PositivePairs as PositivePairs
-    from threedident.datasets.rendered import RenderedPairs as RenderedPairs
+    from threedident.datasets.rendered_pairs import RenderedPairs as RenderedPairs
     from threedident.datasets.synthetic import Mixing as Mixing
     from threedident.datasets.synthetic import SyntheticPairs as SyntheticPairs
-    from threedident.datasets.views import TwoViews as TwoViews
     from threedident.distributions import Change as Change
     from threedident.distributions import GeneralizedNormal as GeneralizedNormal
     from threedident.distributions import Laplace as Laplace
@@ -43,33 +43,33 @@ if TYPE_CHECKING:
     from threedident.distributions import Unchanged as Unchanged
     from threedident.distributions import Uniform as Uniform
     from threedident.distributions import VonMisesFisher as VonMisesFisher
+    from threedident.distributions.spaces import Box as Box
+    from threedident.distributions.spaces import Product as Product
+    from threedident.distributions.spaces import Sphere as Sphere
+    from threedident.distributions.spaces import Unbounded as Unbounded
     from threedident.errors import ThreeDIdentError as ThreeDIdentError
-    from threedident.evaluate import run as _run
+    from threedident.evaluate import evaluation as _run
+    from threedident.evaluate.evaluation import score_codes as score_codes
     from threedident.evaluate.metrics import linear_r2 as linear_r2
     from threedident.evaluate.metrics import mcc as mcc
-    from threedident.evaluate.run import score_codes as score_codes
     from threedident.evaluate.scoring import score as score
     from threedident.factors import FACTOR_NAMES as FACTOR_NAMES
     from threedident.factors import FACTORS as FACTORS
     from threedident.presets import Preset as Preset
     from threedident.presets import load_preset as load_preset
     from threedident.render.job import render_images as render_images
-    from threedident.spaces import Box as Box
-    from threedident.spaces import Product as Product
-    from threedident.spaces import Sphere as Sphere
-    from threedident.spaces import Unbounded as Unbounded
 
     evaluate_encoder = _run.evaluate
     __version__: str
 
 _MODULES = {
     "threedident.baselines.losses": ("info_nce",),
-    "threedident.baselines.training": ("train",),
+    "threedident.baselines.training.loop": ("train",),
     "threedident.datasets.dataset": ("ThreeDIdent",),
     "threedident.datasets.pairs": ("PositivePairs",),
-    "threedident.datasets.rendered": ("RenderedPairs",),
+    "threedident.datasets.rendered_pairs": ("RenderedPairs",),
     "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),
-    "threedident.datasets.views": ("TwoViews",),
+    "threedident.datasets.augmented_views": ("TwoViews",),
     "threedident.distributions": (
         "Change",
         "GeneralizedNormal",
@@ -84,16 +84,16 @@ _MODULES = {
     ),
     "threedident.errors": ("ThreeDIdentError",),
     "threedident.evaluate.metrics": ("linear_r2", "mcc"),
-    "threedident.evaluate.run": ("score_codes",),
+    "threedident.evaluate.evaluation": ("score_codes",),
     "threedident.evaluate.scoring": ("score",),
     "threedident.factors": ("FACTORS", "FACTOR_NAMES"),
     "threedident.presets": ("Preset", "load_preset"),
     "threedident.render.job": ("render_images",),
-    "threedident.spaces": ("Box", "Product", "Sphere", "Unbounded"),
+    "threedident.distributions.spaces": ("Box", "Product", "Sphere", "Unbounded"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 #: `threedident.evaluate` is the package of all that scores.
-_PLACES["evaluate_encoder"] = "threedident.evaluate.run:evaluate"
+_PLACES["evaluate_encoder"] = "threedident.evaluate.evaluation:evaluate"
 _PLACES |= {name: f"threedident.{name}" for name in ("baselines", "datasets", "evaluate", "render")}
 
 __all__ = ["__version__", *sorted(_PLACES)]  # noqa: PLE0604

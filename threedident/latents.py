@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from threedident.errors import UsageError
 from threedident.factors import NUM_FACTORS
-from threedident.files import read_npy
+from threedident.storage.atomic_files import read_npy
 
 Float32 = npt.NDArray[np.float32]
 

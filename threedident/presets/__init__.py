@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, NUM_FACTORS, factor_index
-from threedident.files import read_toml
+from threedident.storage.atomic_files import read_toml
 
 MATERIALS = ("rubber", "metal", "crystal")
 #: Of each colour, at value 1: the hues' latents are all that varies.

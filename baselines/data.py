@@ -1,0 +1,305 @@
+"""From an experiment's `data` table to batches, and to what is scored on."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.utils import data as torch_data
+
+from threedident.baselines.checks import check_images
+from threedident.baselines.experiment import Experiment
+from threedident.datasets.augmented_views import TwoViews
+from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.datasets.formats.sources import count_shared
+from threedident.datasets.pairs import PairLoader, PositivePairs
+from threedident.datasets.synthetic import Mixing, SyntheticPairs
+from threedident.distributions import PairProcess
+from threedident.distributions.torch_sampler import seeded
+from threedident.errors import UsageError
+from threedident.storage.directory import latents_digest
+
+Tensors = tuple[torch.Tensor, ...]
+#: Latents (N, n) and observations of each view.
+Views = tuple[Tensors, Tensors]
+
+_SCORED, _HARD, _MEMBER = 1, 2, 3  # words that tell streams of random numbers apart
+_CONTINUED = 500_009
+
+
+class Source(Protocol):
+    """Batches of views, by number."""
+
+    @property
+    def batches(self) -> int | None:
+        """In an epoch; None: there is no end."""
+
+    def batch(self, epoch: int, number: int) -> Views:
+        """One batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """What an encoder is trained on and scored on.
+
+    Attributes:
+        n: latents that count.
+        source: of training batches.
+        mixing, images: which of the two the observations are.
+        experiment: of which this is the problem.
+        normalization: mean and std of images; None for vectors.
+        processes: of the pairs; none without pairs.
+        about: the data, as plain data for the record.
+        notes: what the user should know.
+    """
+
+    n: int
+    source: Source
+    mixing: Mixing | None
+    images: ThreeDIdent | None
+    experiment: Experiment
+    normalization: tuple[tuple[float, ...], tuple[float, ...]] | None
+    about: dict[str, Any]
+    processes: tuple[PairProcess, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def fresh(self, count: int, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Latents (N, n) and observations to score on.
+
+        Synthetic ones are drawn, anew for each number; of images the first `count` of the test
+        set come back, in its order, which is random.
+        """
+        if self.images is not None:
+            numbers = range(min(count, len(self.images)))
+            return self.images.raw_latents[: len(numbers)], self.images.images(numbers)
+        assert self.mixing is not None and self.experiment.data.space is not None
+        generator = seeded(
+            self.experiment.training.seed, _SCORED, number, device=self.mixing.weights.device
+        )
+        z = self.experiment.data.marginal.marginal(
+            self.experiment.data.space, count, generator=generator
+        )
+        with torch.no_grad():
+            return z, self.mixing(z)
+
+    def batches(self, first: int, stride: int, threads: int) -> Iterator[Views]:
+        """Batches first, first + stride, ... of the endless sequence, prepared ahead."""
+        strided = _Strided(self.source, first, stride)
+        if isinstance(self.source, TwoViews):
+            # In processes: its augmentations draw from global random numbers.
+            views = _Endless(strided)
+            return iter(
+                torch_data.DataLoader(
+                    views, batch_size=None, num_workers=threads, worker_init_fn=_calm
+                )
+            )
+        return iter(PairLoader(strided, threads=threads))  # type: ignore[arg-type]
+
+
+class _Strided:
+    """An endless source: every stride-th batch of all epochs, one after the other."""
+
+    batches = None
+
+    def __init__(self, source: Source, first: int, stride: int) -> None:
+        self._source, self._first, self._stride = source, first, stride
+
+    def batch(self, epoch: int, number: int) -> Views:
+        position = self._first + number * self._stride
+        if self._source.batches is None:
+            return self._source.batch(0, position)
+        return self._source.batch(*divmod(position, self._source.batches))
+
+
+def make_problem(
+    experiment: Experiment,
+    *,
+    data: Path | None,
+    test: Path | None,
+    batch_size: int,
+    device: torch.device,
+) -> Problem:
+    """Opens the data of an experiment.
+
+    Args:
+        experiment: which.
+        data: a dataset of images; None for synthetic observations.
+        test: the images that scores are taken on; None: those of `data`.
+        batch_size: pairs to a batch of one process.
+        device: where synthetic observations are made.
+
+    Raises:
+        UsageError: the data do not fit the experiment.
+        DatasetError: they cannot be read.
+    """
+    if experiment.data.observations == "synthetic":
+        return _synthetic(experiment, batch_size, device)
+    if data is None:
+        raise UsageError(f"{experiment.name} is trained on images: say which by --data DIR")
+    return _images(experiment, data, test, batch_size, pin_memory=device.type == "cuda")
+
+
+class _Synthetic:
+    """Views of every member's pairs, and of hard negatives."""
+
+    batches = None
+
+    def __init__(self, experiment: Experiment, mixing: Mixing, batch_size: int) -> None:
+        self._data, self._mixing, self._size = experiment.data, mixing, batch_size
+        # What trains on another run sees other pairs than that has seen.
+        self._seed = experiment.training.seed + (_CONTINUED if experiment.start else 0)
+        self._supervised = experiment.supervised
+        self._pairs = [
+            SyntheticPairs(
+                mixing, process, batch_size=batch_size, seed=self._seed + _MEMBER * 1_000_003 * k
+            )
+            for k, process in enumerate(experiment.processes)
+        ]
+
+    def batch(self, epoch: int, number: int) -> Views:
+        device = self._mixing.weights.device
+        space = self._data.space
+        assert space is not None
+        if self._supervised:
+            generator = seeded(self._seed, epoch, number, device=device)
+            z = self._data.marginal.marginal(space, self._size, generator=generator)
+            with torch.no_grad():
+                return (z,), (self._mixing(z),)
+        latents: Tensors = ()
+        observations: Tensors = ()
+        for member, pairs in enumerate(self._pairs):
+            z_pair, x_pair = pairs.batch(epoch, number)
+            latents, observations = latents + z_pair, observations + x_pair
+            if self._data.hard_negatives is not None:
+                generator = seeded(self._seed, epoch, number, _HARD, member, device=device)
+                around = z_pair[0].repeat_interleave(self._data.hard_count, 0)
+                drawn = self._data.hard_negatives.sample(space, around, generator=generator)
+                with torch.no_grad():
+                    latents, observations = (*latents, drawn), (*observations, self._mixing(drawn))
+        return latents, observations
+
+
+def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) -> Problem:
+    data, training = experiment.data, experiment.training
+    assert data.space is not None
+    mixing = Mixing(
+        data.space.n,
+        layers=data.mixing_layers,
+        trials=data.mixing_trials,
+        seed=training.seed if data.mixing_seed is None else data.mixing_seed,
+        device=device,
+    )
+    about = {
+        "observations": "synthetic",
+        "condition_numbers": [round(c, 4) for c in mixing.condition_numbers],
+    }
+    source = _Synthetic(experiment, mixing, batch_size)
+    return Problem(
+        data.space.n, source, mixing, None, experiment, None, about, experiment.processes
+    )
+
+
+class _Labelled:
+    """Single images in random order, each once an epoch."""
+
+    def __init__(self, dataset: ThreeDIdent, batch_size: int, seed: int) -> None:
+        self._dataset, self._size, self._seed = dataset, batch_size, seed
+        self.batches = len(dataset) // batch_size
+        self._order: tuple[int, torch.Tensor] | None = None  # of the last epoch asked for
+
+    def batch(self, epoch: int, number: int) -> Views:
+        order = self._order
+        if order is None or order[0] != epoch:
+            drawn = torch.randperm(len(self._dataset), generator=seeded(self._seed, epoch))
+            order = self._order = epoch, drawn
+        chosen = order[1][number * self._size : (number + 1) * self._size]
+        return (self._dataset.raw_latents[chosen],), (self._dataset.images(chosen),)
+
+
+def _calm(_: int) -> None:
+    """Leaves Ctrl-C to the training process, which ends its workers when it is done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class _Endless(torch_data.IterableDataset[Views]):
+    """The batches of a source in order, shared between worker processes."""
+
+    def __init__(self, source: _Strided) -> None:
+        self._source = source
+
+    def __iter__(self) -> Iterator[Views]:
+        worker = torch_data.get_worker_info()
+        number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        while True:
+            yield self._source.batch(0, number)
+            number += stride
+
+
+def _images(
+    experiment: Experiment,
+    data: Path,
+    test: Path | None,
+    batch_size: int,
+    *,
+    pin_memory: bool,
+) -> Problem:
+    wanted, training = experiment.data, experiment.training
+    factors = wanted.factors or None
+    dataset = require_images(ThreeDIdent(data, factors=factors))
+    scored = dataset if test is None else require_images(ThreeDIdent(test, factors=factors))
+    n = len(dataset.factor_names)
+    check_images(experiment, dataset.source, scored.source, (dataset.root, scored.root))
+    manifest = dataset.source.manifest
+    paired = manifest is not None and manifest.pair_process is not None
+    source: Source
+    if wanted.pairs == "none":
+        source = _Labelled(dataset, batch_size, training.seed)
+    elif wanted.pairs == "views":
+        source = TwoViews(dataset, batch_size=batch_size, seed=training.seed)
+    else:
+        source = PositivePairs(
+            dataset,
+            wanted.space,
+            wanted.conditional,
+            marginal=None if paired else wanted.marginal,
+            batch_size=batch_size,
+            seed=training.seed,
+            match=wanted.match,
+            pin_memory=pin_memory,
+        )
+    digest = latents_digest(dataset.source.raw_latents)
+    tested = latents_digest(scored.source.raw_latents)
+    notes = []
+    if digest == tested:
+        notes.append("R2 and MCC are those of images that it is trained on: see --test")
+    elif shared := count_shared(dataset.source.raw_latents, scored.source.raw_latents):
+        notes.append(
+            f"{shared:,} of {len(scored):,} images of {scored.root} are images that it is trained "
+            "on: R2 and MCC are too good, see --test"
+        )
+    names = [None if each.preset is None else each.preset.name for each in (dataset, scored)]
+    if names[0] != names[1]:
+        notes.append(f"trained on images of the preset {names[0]}, scored on those of {names[1]}")
+    about: dict[str, Any] = {
+        "observations": "images",
+        "images": len(dataset),
+        "resolution": dataset.source.shape[0],
+        "preset": dataset.preset.name if dataset.preset else None,
+        "latents": digest,
+        "test_latents": tested,
+        "factors": list(dataset.factor_names),
+        "scored_on": "training images" if digest == tested else "test images",
+        "scored": min(len(scored), training.score_samples),
+        "best_r2": dict(scored.source.manifest.best_r2) if scored.source.manifest else {},
+    }
+    processes = experiment.processes
+    if manifest is not None and manifest.pair_process is not None:
+        processes = (manifest.pair_process,)
+    normalization = (dataset.mean, dataset.std)
+    return Problem(
+        n, source, None, scored, experiment, normalization, about, processes, tuple(notes)
+    )

@@ -1,0 +1,1 @@
+"""Training of an experiment: loop, checkpoints, log, run folder."""

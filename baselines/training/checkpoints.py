@@ -1,0 +1,91 @@
+"""Checkpoints of a training: the last whole one is always there."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from threedident.baselines.training.run_folder import CHECKPOINT, PREVIOUS
+from threedident.errors import DatasetError
+from threedident.storage.atomic_files import replacing
+
+FORMAT_VERSION = 1
+
+_MOST_BYTES = 1 << 32
+
+
+def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes tensors and plain data into a file.
+
+    Through Python's file, whose errors name the disk; torch's own name lines of C++.
+    """
+    with path.open("wb") as file:
+        torch.save(dict(content), file)
+
+
+def check_archive(path: Path) -> None:
+    """Refuses a file of tensors that unfolds to more than it holds, before any of it is read.
+
+    Raises:
+        ValueError, NotImplementedError, BadZipFile: it does, or it is no such file.
+    """
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+    if not stored or sum(entry.file_size for entry in entries) > _MOST_BYTES:
+        raise ValueError(f"it is compressed, or declares more than {_MOST_BYTES} bytes")
+
+
+def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
+    """Writes a checkpoint, in one step, and keeps the one before.
+
+    Args:
+        folder: of the run.
+        content: tensors and plain data.
+
+    Raises:
+        DatasetError: the disk is full or cannot be written to.
+    """
+    path = folder / CHECKPOINT
+    with replacing(path) as temporary:
+        write_tensors(temporary, {"format_version": FORMAT_VERSION, **content})
+        if path.exists():
+            path.replace(folder / PREVIOUS)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """The last whole checkpoint of a run, on the CPU, and what was wrong with later ones.
+
+    Nothing but tensors and plain data is unpickled.
+
+    Raises:
+        DatasetError: there are checkpoints, and none is whole.
+    """
+    damaged = []
+    for name in (CHECKPOINT, PREVIOUS):
+        path = folder / name
+        if not path.exists():
+            continue
+        try:
+            check_archive(path)
+            with zipfile.ZipFile(path) as archive:
+                broken = archive.testzip()
+            if broken is not None:
+                raise ValueError(f"{broken} is damaged")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+            if content["format_version"] != FORMAT_VERSION:
+                raise ValueError(f"format version {content['format_version']}")
+        except Exception as error:  # the unpickler's, the archive's and torch's own
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            damaged.append(f"{path} cannot be read ({said[0]:.200})")
+            continue
+        return content, damaged
+    if damaged:
+        raise DatasetError(
+            f"{'; '.join(damaged)}: no whole checkpoint is left. Remove {folder} to start anew"
+        )
+    return None, []

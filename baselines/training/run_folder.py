@@ -1,0 +1,236 @@
+"""A run's folder: whose it is, whether it is finished, and that only one process writes to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from threedident.baselines.experiment import Experiment, load_experiment
+from threedident.baselines.training.training_log import METRICS
+from threedident.datasets.formats.sources import open_source
+from threedident.errors import DatasetError, UsageError
+from threedident.storage.atomic_files import (
+    explaining_write_errors,
+    lock,
+    read_json,
+    replacing,
+    write_json,
+)
+from threedident.storage.directory import latents_digest
+
+EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
+CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+FORMAT, FORMAT_VERSION = "3dident-run", 1
+
+_LOCK = ".lock"
+_FREE = ("log_every", "score_every", "checkpoint_every")  # of no effect on what is learned
+
+
+def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[str, Any] | None:
+    """Whether a folder can take a run; nothing is written.
+
+    Args:
+        experiment: what is asked for.
+        out: the folder.
+        data: what a finished run must have been trained on; None: whatever it was.
+
+    Returns:
+        The content of `result.json`, where that is finished already.
+
+    Raises:
+        UsageError: it holds a run of another experiment or other data, or something else.
+        DatasetError: what is there is damaged.
+    """
+    if not (out / EXPERIMENT).exists():
+        others = out.is_dir() and {each.name for each in out.iterdir()} - {_LOCK, PLACES}
+        if others or (out.exists() and not out.is_dir()):
+            raise UsageError(f"{out} is not empty and holds no run: choose another --out")
+        return None
+    if not has_begun(out):
+        return None
+    there = load_experiment(out / EXPERIMENT)
+    steps = experiment.training.steps
+    if _identity(there.changed({"training.steps": steps})) != _identity(experiment):
+        raise UsageError(
+            f"{out} holds a run of {describe_difference(there, experiment)}: choose another "
+            f"--out (`3dident train --resume {out}` goes on with what it holds)"
+        )
+    _refuse_other_steps(there, experiment, out)
+    if not (out / RESULT).exists():
+        return None
+    result = read_result(out)
+    if result["steps"] != steps:
+        return None
+    trained_on = result["data"].get("latents")
+    if data is not None and trained_on is not None:
+        with open_source(data) as source:
+            refuse_other_data(out, trained_on, latents_digest(source.raw_latents))
+    return result
+
+
+def has_begun(out: Path) -> bool:
+    """Whether a folder holds what a run has written; one that is only claimed can be another's."""
+    return (out / EXPERIMENT).exists() and any(
+        (out / name).exists() for name in (CHECKPOINT, PREVIOUS, METRICS, RESULT)
+    )
+
+
+def _refuse_other_steps(there: Experiment, asked: Experiment, out: Path) -> None:
+    """Raises a UsageError where a run cannot be made as long as it is asked to be."""
+    before, steps = there.training.steps, asked.training.steps
+    if steps == before:
+        return
+    held = f"{out} holds a run of {there.name!r} with training.steps = {before}, asked for {steps}"
+    anew = f"train anew into another --out with --set training.steps={steps}"
+    if asked.training.schedule == "constant":
+        if steps < before:
+            raise UsageError(
+                f"{held}: a run can be made longer, and not shorter; {anew} (`3dident train "
+                f"--resume {out}` goes on with what it holds)"
+            )
+        return
+    ends = "which takes the learning rate to 0 at the last step"
+    if (out / RESULT).exists():
+        raise UsageError(
+            f"{held}: it is finished, under training.schedule = {there.training.schedule}, {ends}, "
+            f"so that it cannot be extended; {anew} (and, for a run that can be extended later, "
+            "--set training.schedule=constant)"
+        )
+    raise UsageError(
+        f"{held}: under training.schedule = {there.training.schedule}, {ends}, the number of steps "
+        f"is fixed from the beginning; `3dident train --resume {out}` goes on to step {before}, or "
+        f"{anew}"
+    )
+
+
+def load_run(out: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment of a run, to go on with.
+
+    Args:
+        out: the run's folder.
+        changes: by dotted name: training.steps, or what has no effect on what is learned.
+
+    Raises:
+        UsageError: it holds no run, or a change would make it another.
+        DatasetError: what is there is damaged.
+    """
+    if not (out / EXPERIMENT).exists():
+        raise UsageError(f"{out} holds no run: there is no {EXPERIMENT} in it")
+    there = load_experiment(out / EXPERIMENT)
+    free = [f"training.{name}" for name in ("steps", *_FREE)]
+    for name, value in (changes or {}).items():
+        changed = there.changed({name: value})
+        if name not in free and changed != there:
+            raise UsageError(
+                f"{name} cannot be set: {out} goes on as it began, holding "
+                f"{describe_difference(there, changed)}: leave it out, or train anew into another "
+                f"--out; of a run only {', '.join(free)} can be changed"
+            )
+    return there.changed(changes or {})
+
+
+def claim(experiment: Experiment, out: Path, data: Path | None, test: Path | None) -> None:
+    """Makes a folder this run's.
+
+    Raises:
+        DatasetError: it cannot be written to.
+    """
+    # First: a run that is extended is not finished any more.
+    (out / RESULT).unlink(missing_ok=True)
+    with replacing(out / EXPERIMENT) as temporary:
+        temporary.write_text(experiment.to_toml(), "utf-8")
+    places = {"data": data, "test": test}
+    write_json(
+        out / PLACES, {k: None if v is None else str(v.resolve()) for k, v in places.items()}
+    )
+
+
+def read_places(out: Path) -> dict[str, Path]:
+    """Where the data of a run were."""
+    plain = read_json(out / PLACES) if (out / PLACES).exists() else {}
+    known = isinstance(plain, dict)
+    return {k: Path(v) for k, v in plain.items() if isinstance(v, str)} if known else {}
+
+
+def read_result(out: Path) -> dict[str, Any]:
+    """The content of a finished run's `result.json`.
+
+    Raises:
+        DatasetError: it is damaged, or another file.
+    """
+    result = read_json(out / RESULT)
+    fields: dict[str, Any] = {"experiment": dict, "scores": dict, "data": dict, "steps": int}
+    fields["seconds"] = float | int
+    whole = isinstance(result, dict) and all(
+        isinstance(result.get(key), kind) for key, kind in fields.items()
+    )
+    if not whole or result.get("format") != FORMAT:
+        raise DatasetError(f"{out / RESULT} is damaged: remove it to score the run again")
+    found: dict[str, Any] = result
+    return found
+
+
+@contextlib.contextmanager
+def only_one(out: Path) -> Iterator[None]:
+    """Holds a run's folder for this process.
+
+    Raises:
+        UsageError: another process has it.
+        DatasetError: it cannot be written to.
+    """
+    with explaining_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        file = (out / _LOCK).open("w")
+    with contextlib.ExitStack() as stack:
+        stack.callback(_leave_nothing_empty, out)
+        stack.enter_context(file)
+        if not lock(file):
+            raise UsageError(
+                f"another process trains in {out}: wait for it, or choose another --out"
+            )
+        yield
+
+
+def _leave_nothing_empty(out: Path) -> None:
+    """Removes a folder that holds nothing but the lock: what did not fit leaves no trace."""
+    with contextlib.suppress(OSError):
+        if {each.name for each in out.iterdir()} == {_LOCK}:
+            (out / _LOCK).unlink()
+            out.rmdir()
+
+
+def refuse_other_data(out: Path, before: str | None, now: str | None) -> None:
+    """Raises a UsageError where a run's data are not those that it began with."""
+    if before != now:
+        raise UsageError(
+            f"{out} was trained on other images (latents {before!s:.12}, found "
+            f"{now!s:.12}): give it the same --data and --test, or choose another --out"
+        )
+
+
+def _identity(experiment: Experiment) -> dict[str, Any]:
+    """What must stay the same for a run to go on."""
+    plain = {k: v for k, v in experiment.as_dict().items() if k not in ("title", "source")}
+    plain["start"] = bool(plain["start"])  # the folder may have moved
+    for key in _FREE:
+        plain["training"].pop(key)
+    return plain
+
+
+def describe_difference(there: Experiment, asked: Experiment) -> str:
+    """The first field in which two experiments differ, for an error."""
+    if there.name != asked.name:
+        return f"{there.name!r}, asked for {asked.name!r}"
+    first, second = _identity(there), _identity(asked)
+    for section in first:
+        a, b = first[section], second[section]
+        if a != b and isinstance(a, dict):
+            field = next(k for k in {**a, **b} if a.get(k) != b.get(k))
+            return (
+                f"{there.name!r} with {section}.{field} = {a.get(field)}, asked for {b.get(field)}"
+            )
+        if a != b:
+            return f"{there.name!r} with {section} = {a!r}, asked for {b!r}"
+    return repr(there.name)

@@ -1,0 +1,223 @@
+"""Checking a dataset against what it says of itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from threedident.datasets.checking import Checks, check_imported, intervals_of
+from threedident.datasets.formats.dataset_card import DATA
+from threedident.datasets.formats.sources import (
+    IMPORT_AGAIN,
+    Source,
+    find_form,
+    open_source,
+    read_images,
+)
+from threedident.errors import DatasetError
+from threedident.progress import Progress
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shards import Interval, gaps, joined, read_shard
+
+
+@dataclasses.dataclass
+class Report:
+    """What `verify` found.
+
+    Attributes:
+        form: shards, packed, published, webdataset or parquet.
+        imported: whether what rendered it is not recorded.
+        images: that are good.
+        last: number of the last image there is.
+        wanted: how many there should be; None where it is neither given nor recorded.
+        faults: what is wrong, a line each; empty for a good dataset.
+        missing: stretches of images that are not there or not good, first to last.
+        devices: kinds of device that rendered the images.
+        checked: what was checked, a line each.
+        unchecked: what was not, and why, a line each.
+    """
+
+    form: str = "shards"
+    imported: bool = False
+    images: int = 0
+    last: int = -1
+    wanted: int | None = None
+    faults: list[str] = dataclasses.field(default_factory=list)
+    missing: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    devices: set[str] = dataclasses.field(default_factory=set)
+    checked: list[str] = dataclasses.field(default_factory=list)
+    unchecked: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether all is well."""
+        return not self.faults and not self.missing
+
+    @property
+    def cure(self) -> str:
+        """What to do about what is wrong."""
+        tail = self.wanted is not None and self.last + 1 < self.wanted
+        fewer = "; if fewer images are wanted, say how many with --n" if tail else ""
+        if self.form != "shards":
+            return (
+                "once that is whole, write it again from the dataset it came from, with `3dident "
+                f"{'pack' if self.form == 'packed' else f'convert --to {self.form}'}`{fewer}"
+            )
+        if self.imported:
+            return IMPORT_AGAIN
+        return f"`3dident render --extend` with its directory renders that again{fewer}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {"good": self.good, **dataclasses.asdict(self), "devices": sorted(self.devices)}
+
+
+def verify_any(root: Path, total: int | None = None, split: str | None = None) -> Report:
+    """Checks a dataset in any form.
+
+    Args:
+        root: where it lies.
+        total: how many images it should hold; None: as many as is recorded.
+        split: of an export of several.
+
+    Raises:
+        DatasetError: it is no dataset.
+        UsageError: the split does not fit.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    if find_form(root) == "shards" and split is None:
+        return verify(DatasetDir.open(root), total)
+    try:
+        source = open_source(root, split)
+    except DatasetError as error:
+        return Report(form=_form_of(root), wanted=total, faults=[str(error)])
+    with source:
+        return verify_source(source, total)
+
+
+def _form_of(root: Path) -> str:
+    """The form of what could not be opened; of an export, as its name says if nothing else does."""
+    form = find_form(root)
+    if form != "export":
+        return form
+    return "parquet" if any((root / DATA).glob("*.parquet")) else "webdataset"
+
+
+def verify(dataset: DatasetDir, total: int | None = None) -> Report:
+    """Checks every shard: readable, complete, checksums, and latents equal to the settings'.
+
+    Args:
+        dataset: to check.
+        total: how many images it should hold; None: as many as were asked for, where that is
+            recorded, or those up to the last shard.
+    """
+    report = Report(wanted=total, imported=dataset.manifest.preset is None)
+    if total is None:
+        try:
+            report.wanted = dataset.wanted()
+        except DatasetError as error:
+            report.faults.append(str(error))
+    shards = dataset.shards()
+    report.last = max((interval.stop for interval in shards), default=0) - 1
+    missing = gaps(shards, report.wanted)
+    raw_parts, latents_parts = [], []
+    with Progress("verifying", sum(i.count for i in shards)) as progress:
+        for interval, path in shards.items():
+            try:
+                shard = read_shard(
+                    path,
+                    resolution=dataset.manifest.resolution,
+                    fingerprint=dataset.manifest.fingerprint,
+                )
+                dataset.check_latents(shard)
+            except DatasetError as error:
+                report.faults.append(str(error))
+                missing.append((interval.first, interval.stop - 1))
+            else:
+                report.images += interval.count
+                report.devices.add(str(shard.attributes.get("device", "?")))
+                raw_parts.append(shard.raw_latents)
+                latents_parts.append(shard.latents)
+            progress.advance(interval.count)
+    report.missing = joined(missing)
+    if raw_parts and not report.faults:
+        raw, scene = np.concatenate(raw_parts), np.concatenate(latents_parts)
+        try:
+            check_imported(dataset.manifest, raw, scene, str(dataset.root))
+        except DatasetError as error:
+            report.faults.append(str(error))
+    if not shards:
+        report.faults.append(f"{dataset.root} holds no finished shard")
+    whose = "were imported" if dataset.manifest.preset is None else "the settings give"
+    report.checked = [
+        "every shard can be read, belongs to these settings and has its checksums",
+        f"latents are those that {whose}",
+    ]
+    _note_wanted(report)
+    return report
+
+
+def verify_source(source: Source, total: int | None = None) -> Report:
+    """Checks a dataset that is not in shards, by what its form records.
+
+    Args:
+        source: to check.
+        total: how many images it should hold; None: as many as were asked for, where that is
+            recorded.
+    """
+    wanted = source.wanted() if total is None else total
+    imported = source.manifest is None or source.manifest.preset is None
+    report = Report(form=source.form, imported=imported, wanted=wanted, last=len(source) - 1)
+    checks = Checks(source)
+    missing = gaps([Interval(0, len(source))], wanted)
+    with Progress("verifying", len(source)) as progress:
+        for interval in intervals_of(source):
+            faults = _faults(source, checks, interval)
+            report.faults += [text for _, text in faults]
+            missing += [where for where, _ in faults]
+            lost = joined(where for where, _ in faults)
+            report.images += interval.count - sum(last - first + 1 for first, last in lost)
+            progress.advance(interval.count)
+    report.missing = joined(missing)
+    try:
+        checks.check_whole()
+    except DatasetError as error:
+        report.faults.append(str(error))
+    report.devices = {part.provenance.get("device", "?") for part in source.parts()}
+    report.checked, report.unchecked = checks.done, checks.left
+    _note_wanted(report)
+    return report
+
+
+def _faults(
+    source: Source, checks: Checks, interval: Interval
+) -> list[tuple[tuple[int, int], str]]:
+    """What is wrong with a stretch of images: with which of them, and in words."""
+    try:
+        images = read_images(source, interval.indices)
+    except DatasetError:
+        found = []
+        for index in interval.indices:
+            try:
+                source.image(index)
+            except DatasetError as error:
+                found.append(((index, index), str(error)))
+        return found
+    try:
+        checks.check(interval, images)
+    except DatasetError as error:
+        return [((interval.first, interval.stop - 1), str(error))]
+    return []
+
+
+def _note_wanted(report: Report) -> None:
+    if report.wanted is None:
+        report.unchecked.append(
+            "whether there should be more images after the last: the wanted number is not "
+            "recorded (--n says how many)"
+        )
+    else:
+        report.checked.append(f"how many images there are, against the {report.wanted:,} wanted")

@@ -1,0 +1,415 @@
+"""From drawn latents to rendered ones: nearest neighbours, or resampling."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.distributions import Distribution, PairProcess, Uniform
+from threedident.distributions.torch_sampler import seeded
+from threedident.errors import DatasetError, MissingExtraError, UsageError
+from threedident.progress import Progress
+from threedident.storage.atomic_files import read_json, replacing, write_json
+from threedident.storage.directory import latents_digest
+
+try:
+    import faiss
+    import torch
+except ImportError as error:
+    raise MissingExtraError(str(error.name), "train", "matching latents") from error
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+MATCHES = ("nearest", "resample")
+#: From so many latents on, "auto" searches approximately (see benchmarks/pairs.py).
+EXACT_UP_TO = 20_000
+_NPROBE = 16
+_BLOCK = 512  # latents whose weights are summed before any is looked at
+_AT_ONCE = 2**24  # weights in memory
+_DRAWS = 2000  # pairs of which the spread is estimated
+
+if hasattr(os, "register_at_fork"):
+    # FAISS's threads do not survive a fork, and a forked process would wait for them for ever.
+    os.register_at_fork(after_in_child=lambda: faiss.omp_set_num_threads(1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Resampled:
+    """Partners drawn among the rendered latents.
+
+    Attributes:
+        partners: (B,) int64, never the anchor itself.
+        effective: (B,) float64, the effective sample size of each draw, (sum w)^2 / sum w^2.
+    """
+
+    partners: torch.Tensor
+    effective: torch.Tensor
+
+
+class LatentMatcher:
+    """Finds rendered latents for drawn ones.
+
+    Attributes:
+        latents: (N, n) float32, rendered.
+        factory: the index, as FAISS's factory names it; "Flat" is exact.
+        match: "nearest" takes the rendered latents nearest to z and z~, as published (Z21,
+            4.2.2); "resample" takes a rendered latent as z and draws z~ among the others with
+            weight p(z~ | z).
+    """
+
+    def __init__(
+        self,
+        latents: npt.ArrayLike | torch.Tensor,
+        *,
+        index: str = "auto",
+        match: str = "nearest",
+        nprobe: int = _NPROBE,
+        ef_search: int = 16,
+        path: str | Path | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Builds the index, or maps a saved one into memory.
+
+        Args:
+            latents: (N, n), at least two.
+            index: auto, exact, ivf (an inverted file with an HNSW coarse quantiser), hnsw, or a
+                factory string of FAISS.
+            match: nearest or resample.
+            nprobe: cells of an inverted file to search.
+            ef_search: breadth of the search in an HNSW graph.
+            path: where the index is kept between runs; None keeps none. An index of other
+                latents there is built anew, with a note.
+            device: where resampling computes weights.
+
+        Raises:
+            UsageError: an argument does not fit.
+        """
+        array = np.array(
+            latents.cpu().numpy() if isinstance(latents, torch.Tensor) else latents,
+            np.float32,
+            order="C",
+        )
+        if array.ndim != 2 or len(array) < 2 or not np.isfinite(array).all():
+            raise UsageError(
+                f"matching needs at least two finite latents (N, n), found shape {array.shape}"
+            )
+        if match not in MATCHES:
+            raise UsageError(f"match must be one of {', '.join(MATCHES)}, found {match!r}")
+        if nprobe < 1 or ef_search < 1:
+            raise UsageError(f"nprobe and ef_search must be >= 1, found {nprobe} and {ef_search}")
+        self.latents: Float32 = array
+        self.match = match
+        self.factory = _factory(index, *array.shape)
+        self._nprobe, self._ef_search = nprobe, ef_search
+        self._path = None if path is None else Path(path)
+        self._device = torch.device(device)
+        self._index: Any = None
+        self._points: torch.Tensor | None = None
+        if match == "nearest":
+            self._open()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the index and what else a process makes for itself."""
+        return {**self.__dict__, "_index": None, "_points": None}
+
+    def nearest(self, points: npt.ArrayLike, k: int = 1) -> tuple[Float32, Int64]:
+        """The k nearest rendered latents of each point.
+
+        Args:
+            points: (B, n).
+            k: how many.
+
+        Returns:
+            Euclidean distances (B, k), ascending, and image numbers (B, k).
+
+        Raises:
+            UsageError: the points have another dimension, or there are fewer than k latents.
+        """
+        queries = np.ascontiguousarray(points, np.float32)
+        count, n = self.latents.shape
+        if queries.ndim != 2 or queries.shape[1] != n or not 1 <= k <= count:
+            raise UsageError(
+                f"expected points of shape (B, {n}) and k in [1, {count}], found shape "
+                f"{queries.shape} and k = {k}"
+            )
+        squared, found = self._open().search(queries, k)
+        if (found < 0).any():  # too few latents in the cells that were searched
+            exact = faiss.IndexFlatL2(self.latents.shape[1])
+            exact.add(self.latents)
+            rows = (found < 0).any(1)
+            squared[rows], found[rows] = exact.search(queries[rows], k)
+        return np.sqrt(np.maximum(squared, 0)), found
+
+    def nearest_pairs(self, z: npt.ArrayLike, z_tilde: npt.ArrayLike) -> tuple[Int64, Int64]:
+        """Matches both members of each pair; never to the same image.
+
+        Args:
+            z, z_tilde: (B, n).
+
+        Returns:
+            Image numbers (B,) each. Where both are nearest to one image, z~ takes its second
+            neighbour, as published.
+        """
+        count = len(np.asarray(z))
+        both = np.concatenate([np.asarray(z, np.float32), np.asarray(z_tilde, np.float32)])
+        _, found = self.nearest(both)
+        i, j = found[:count, 0], found[count:, 0]
+        same = i == j
+        if same.any():
+            _, second = self.nearest(both[count:][same], 2)
+            # Equal distances can come in either order.
+            j[same] = np.where(second[:, 0] == i[same], second[:, 1], second[:, 0])
+        return i, j
+
+    def anchors(
+        self, process: PairProcess, count: int, generator: torch.Generator | None = None
+    ) -> torch.Tensor:
+        """Rendered latents as z: image numbers (count,), with weight p(z).
+
+        Exact for a marginal as far as the rendered latents are uniform over the space.
+
+        Raises:
+            UsageError: the marginal gives no rendered latent any weight.
+        """
+        points = self._on_device()
+        if isinstance(process.marginal, Uniform) and not process.space.outside(points).any():
+            return torch.randint(len(points), (count,), generator=generator)
+        center = torch.as_tensor(process.space.center(), dtype=torch.float32)[None]
+        weight = process.marginal.log_weight(process.space, center.to(points.device), points)[0]
+        if weight.max() == -math.inf:
+            raise UsageError(f"no rendered latent lies in {process.space}")
+        weight = (weight - weight.max()).exp().cpu()
+        return torch.multinomial(weight, count, replacement=True, generator=generator)
+
+    def resample(
+        self,
+        anchors: torch.Tensor,
+        process: PairProcess,
+        generator: torch.Generator | None = None,
+    ) -> Resampled:
+        """Draws each anchor's partner among all other rendered latents, with weight p(z~ | z).
+
+        Args:
+            anchors: (B,) image numbers.
+            process: whose conditional gives the weights.
+            generator: of random numbers, on the CPU.
+
+        Raises:
+            UsageError: the conditional has no density in closed form, or no other latent has
+                any weight.
+        """
+        # Drawn at once, so that nothing depends on how the rows are cut.
+        level = torch.rand(len(anchors), dtype=torch.float64, generator=generator)
+        rows = max(1, _AT_ONCE // len(self.latents))
+        parts = [
+            self._resample(anchors[s : s + rows], level[s : s + rows], process)
+            for s in range(0, len(anchors), rows)
+        ]
+        return Resampled(
+            torch.cat([p.partners for p in parts]), torch.cat([p.effective for p in parts])
+        )
+
+    def _resample(
+        self, anchors: torch.Tensor, level: torch.Tensor, process: PairProcess
+    ) -> Resampled:
+        points = self._on_device()
+        here = anchors.to(points.device)
+        unpadded = self._weights(here, process)
+        count = len(points)
+        padding = -count % _BLOCK
+        weight = torch.nn.functional.pad(unpadded, (0, padding))
+        blocks = weight.view(len(here), -1, _BLOCK)
+        sums = blocks.sum(2, dtype=torch.float64)
+        upto = sums.cumsum(1)
+        total = upto[:, -1:]
+        target = level.to(points.device)[:, None] * total
+        block = _first_above(upto, target)
+        before = torch.where(block > 0, upto.gather(1, (block - 1).clamp_min(0)), 0.0)
+        rows = torch.arange(len(here), device=points.device)
+        within = blocks[rows, block[:, 0]].double().cumsum(1)
+        partner = block * _BLOCK + _first_above(within, target - before)
+        squares = (blocks * blocks).sum((1, 2), dtype=torch.float64)
+        return Resampled(partner[:, 0].cpu(), (total[:, 0] ** 2 / squares).cpu())
+
+    def _weights(self, anchors: torch.Tensor, process: PairProcess) -> torch.Tensor:
+        """The weight p(z~ | z) of all latents but the anchor itself, (B, N), at most 1."""
+        points = self._on_device()
+        log_weight = process.conditional.log_weight(process.space, points[anchors], points)
+        log_weight.scatter_(1, anchors[:, None], -math.inf)
+        peak = log_weight.amax(1, keepdim=True)
+        if (peak == -math.inf).any():
+            raise UsageError(
+                f"{process.conditional} gives no other rendered latent any weight: take a wider "
+                "one, more images, or exact pairs (`3dident render --pairs`, RenderedPairs)"
+            )
+        return log_weight.sub_(peak).exp_()
+
+    def spread(self, process: PairProcess, match: str) -> tuple[Float64, Float64]:
+        """The spread of z~ - z that a process asks for, and that matching gives.
+
+        To within some percent, from few draws, always the same: `3dident pairs` measures more.
+
+        Args:
+            process: of the pairs.
+            match: nearest or resample.
+
+        Returns:
+            Root mean squares (n,) each.
+
+        Raises:
+            UsageError: rendered latents cannot be resampled by the process.
+        """
+        generator = seeded(0)
+        if match == "nearest":
+            z, z_tilde = process.sample(_DRAWS, generator=generator)
+            i, j = self.nearest_pairs(z.numpy(), z_tilde.numpy())
+            return _rms(z_tilde - z), _rms(torch.from_numpy(self.latents[j] - self.latents[i]))
+        points = self._on_device()
+        count = min(_DRAWS, max(1, _AT_ONCE // len(points)))
+        anchors = self.anchors(process, count, generator).to(points.device)
+        z = points[anchors]
+        # Of all partners that an anchor can get, each with its probability.
+        weight = self._weights(anchors, process)
+        total = weight.sum(1, keepdim=True)
+        first, second = weight @ points / total, weight @ points.square() / total
+        realised = (second - 2 * z * first + z.square()).clamp_min(0).sqrt()
+        around = z.cpu().repeat_interleave(-(-_DRAWS // count), 0)
+        asked = process.conditional.sample(process.space, around, generator=generator) - around
+        return _rms(asked), _rms(realised)
+
+    def recall(self, count: int = 10_000, seed: int = 0) -> float:
+        """Recall@1 against exact search, on uniform points of the latents' bounding box."""
+        low, high = self.latents.min(0), self.latents.max(0)
+        random = np.random.default_rng(seed)
+        points = random.uniform(low, high, (count, len(low))).astype(np.float32)
+        exact = faiss.IndexFlatL2(len(low))
+        exact.add(self.latents)
+        _, truth = exact.search(points, 1)
+        return float((self.nearest(points)[1] == truth).mean())
+
+    def _on_device(self) -> torch.Tensor:
+        if self._points is None:
+            self._points = torch.from_numpy(self.latents).to(self._device)
+        return self._points
+
+    def _open(self) -> Any:
+        if self._index is None:
+            if torch.utils.data.get_worker_info() is not None:
+                faiss.omp_set_num_threads(1)  # as torch does: there are other workers
+            index = self._read() or self._build()
+            with contextlib.suppress(RuntimeError):
+                inverted: Any = faiss.extract_index_ivf(index)
+                inverted.nprobe = min(self._nprobe, inverted.nlist)
+                lists = faiss.downcast_InvertedLists(inverted.invlists)
+                if hasattr(lists, "prefetch_nthread"):  # mapped from a file, which is small
+                    lists.prefetch_nthread = 0  # a forked process would join these threads
+                index_of_cells = faiss.downcast_index(inverted.quantizer)
+                if hasattr(index_of_cells, "hnsw"):
+                    index_of_cells.hnsw.efSearch = max(self._ef_search, self._nprobe)
+            if hasattr(index, "hnsw"):
+                index.hnsw.efSearch = self._ef_search
+            self._index = index
+        return self._index
+
+    def _build(self) -> Any:
+        try:
+            index = faiss.index_factory(self.latents.shape[1], self.factory)
+            index.train(self.latents)
+            index.add(self.latents)
+        except RuntimeError as error:
+            # FAISS says where in its source it has failed, and only then why.
+            said = str(error).strip().splitlines()[-1]
+            reason = re.sub(r"^.* at \S+:\d+: (Error: '.*' failed: )?", "", said)
+            raise UsageError(
+                f"FAISS cannot build the index {self.factory!r} of {len(self.latents)} latents "
+                f"({reason}): expected auto, exact, ivf, hnsw, or a factory string of FAISS, such "
+                "as IVF64,Flat"
+            ) from error
+        if self._path is not None and self.factory != "Flat":
+            try:
+                with replacing(self._path) as temporary:
+                    faiss.write_index(index, str(temporary))
+                    digest = _file_digest(temporary)
+                write_json(self._path.with_suffix(".json"), self._identity(digest))
+            except (DatasetError, RuntimeError) as error:  # a read-only folder will do
+                Progress.print(f"the index is not kept: {error}")
+        return index
+
+    def _read(self) -> Any:
+        """The saved index; None where there is none, or one of something else."""
+        if self._path is None or self.factory == "Flat" or not self._path.exists():
+            return None
+        try:
+            found = read_json(self._path.with_suffix(".json"))
+            if found != self._identity(_file_digest(self._path)):
+                raise DatasetError("it belongs to other latents, or is damaged")
+            flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
+            return faiss.read_index(str(self._path), flags)
+        except (DatasetError, OSError, RuntimeError) as error:
+            Progress.print(f"building the index {self._path} anew: {error}")
+            return None
+
+    def _identity(self, file_digest: str) -> dict[str, Any]:
+        latents = latents_digest(self.latents)
+        return {"latents": latents, "factory": self.factory, "file": file_digest}
+
+
+def index_path(root: Path, columns: tuple[int, ...], index: str, count: int) -> Path:
+    """Where the index of a dataset's columns is kept: in its directory, or beside its file."""
+    factory = _factory(index, count, len(columns))
+    name = hashlib.sha256(json.dumps([columns, factory]).encode()).hexdigest()[:8]
+    if root.is_dir():
+        return root / f"matcher-{name}.faiss"
+    return root.with_name(f"{root.stem}-matcher-{name}.faiss")
+
+
+def _factory(index: str, count: int, dimensions: int) -> str:
+    if index == "auto":
+        index = "exact" if count <= EXACT_UP_TO else "ivf"
+    # About 2 sqrt(N) cells, 1,024 for the published 250,000 latents; FAISS wants 39 points each.
+    cells = 2 ** max(0, round(math.log2(2 * math.sqrt(count))))
+    cells = max(1, min(cells, count // 39))
+    names = {"exact": "Flat", "ivf": f"IVF{cells}_HNSW32,Flat", "hnsw": "HNSW32,Flat"}
+    return names.get(index, index)
+
+
+def _first_above(ascending: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The first column whose value is above the target, (B, 1)."""
+    # Rounding must not carry the target past the end, where no weight is.
+    last = ascending[:, -1:]
+    below = torch.minimum(target, torch.nextafter(last, torch.zeros_like(last)))
+    return torch.searchsorted(ascending, below, right=True)
+
+
+def _rms(differences: torch.Tensor) -> Float64:
+    """Root mean square of each column."""
+    return np.sqrt((differences.cpu().double().numpy() ** 2).mean(0))
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_resampling(process: PairProcess) -> None:
+    """Checks that rendered latents can be resampled by a process.
+
+    Raises:
+        UsageError: they cannot; the message says why.
+    """
+    point = torch.as_tensor(process.space.center(), dtype=torch.float32)[None]
+    for part in (process.conditional, process.marginal):
+        assert isinstance(part, Distribution)
+        part.log_weight(process.space, point, point)

@@ -1,0 +1,413 @@
+"""What matching to rendered latents does to a conditional: asked for against realised."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.datasets.latent_matcher import LatentMatcher
+from threedident.datasets.pairs import PositivePairs
+from threedident.distributions import (
+    Change,
+    Distribution,
+    GeneralizedNormal,
+    Laplace,
+    Normal,
+    PairProcess,
+    PerFactor,
+)
+from threedident.distributions.torch_sampler import seeded
+from threedident.errors import MissingExtraError, UsageError
+from threedident.progress import Progress
+
+Float64 = npt.NDArray[np.float64]
+
+#: A conditional counts as represented where the realised spread is within so much of it.
+TOLERANCE = 0.05
+_SCALES = np.geomspace(0.1, 20, 14)  # of the widths asked for, in the search for where it holds
+_TICKS = [m * 10.0**k for k in range(-4, 2) for m in (1, 2, 5)]
+_LARGEST_WIDTH = 2.0  # of what is tried: beyond it a box is uniform
+
+
+@dataclasses.dataclass(frozen=True)
+class Spread:
+    """Differences d = z~ - z of pairs.
+
+    Attributes:
+        std: per factor, (n,).
+        overall: root mean square of d over pairs and factors.
+        kurtosis: E d^4 / (E d^2)^2 over the factors that vary, each scaled by its std; 3 for
+            a Normal.
+        distance: mean Euclidean length of d.
+        differences: (count, n), for figures.
+    """
+
+    std: Float64
+    overall: float
+    kurtosis: float
+    distance: float
+    differences: Float64
+
+    @classmethod
+    def of(cls, z: npt.NDArray[Any], z_tilde: npt.NDArray[Any]) -> Spread:
+        """The spread of pairs (N, n)."""
+        d = z_tilde.astype(np.float64) - z
+        std = np.sqrt((d**2).mean(0))
+        scaled = d[:, std > 0] / std[std > 0]
+        return cls(
+            std,
+            float(np.sqrt((d**2).mean())),
+            float((scaled**4).mean()) if scaled.size else float("nan"),
+            float(np.sqrt((d**2).sum(1)).mean()),
+            d,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """How far a dataset's pairs follow a conditional.
+
+    Attributes:
+        factors: names of the columns.
+        images: how many latents there are to match with.
+        conditional: asked for.
+        asked: of pairs drawn exactly.
+        nearest: of the same pairs, matched to the nearest rendered latents; None for a dataset
+            of rendered pairs.
+        to_match: mean distance from a drawn latent to its match.
+        one_image: share of pairs whose two draws are nearest to the same image.
+        resampled: of pairs resampled among rendered latents; None where that is not possible.
+        effective: median effective sample size of resampling.
+        unable: why resampling is not possible.
+        rendered: of a dataset's own pairs, where it was rendered in pairs.
+        scales: multiples of the widths asked for, that were tried.
+        tried: by way of matching: realised over asked spread at each of them; "asked" holds
+            the asked spread itself.
+        holds_from: by way of matching: the multiple from which on the realised spread is
+            within 5 % of the one asked for; None: at none that was tried.
+    """
+
+    factors: Sequence[str]
+    images: int
+    conditional: Distribution
+    asked: Spread
+    nearest: Spread | None = None
+    to_match: float | None = None
+    one_image: float | None = None
+    resampled: Spread | None = None
+    effective: float | None = None
+    unable: str | None = None
+    rendered: Spread | None = None
+    scales: Float64 = dataclasses.field(default_factory=lambda: np.empty(0))
+    tried: dict[str, Float64] = dataclasses.field(default_factory=dict)
+    holds_from: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+
+        def plain(spread: Spread | None) -> dict[str, Any] | None:
+            if spread is None:
+                return None
+            return {
+                "std": dict(zip(self.factors, spread.std.tolist(), strict=True)),
+                "std_overall": spread.overall,
+                "kurtosis": spread.kurtosis,
+                "mean_distance": spread.distance,
+            }
+
+        return {
+            "images": self.images,
+            "conditional": self.conditional.as_dict(),
+            "asked": plain(self.asked),
+            "nearest": plain(self.nearest),
+            "resampled": plain(self.resampled),
+            "rendered": plain(self.rendered),
+            "mean_distance_to_match": self.to_match,
+            "share_on_one_image": self.one_image,
+            "median_effective_sample_size": self.effective,
+            "tolerance": TOLERANCE,
+            "holds_from_times_the_width": self.holds_from,
+            "scales": self.scales.tolist(),
+            "tried": {name: values.tolist() for name, values in self.tried.items()},
+        }
+
+
+def examine_pairs(pairs: PositivePairs, draws: int, seed: int = 0) -> Report:
+    """Compares the pairs of a dataset rendered in pairs with exact draws.
+
+    Args:
+        pairs: of such a dataset.
+        draws: exact pairs to compare with.
+        seed: of those.
+    """
+    latents = pairs.dataset.raw_latents.numpy()
+    latents = latents[: len(latents) // 2 * 2]
+    columns = list(pairs.dataset.columns)
+    z, z_tilde = (t.numpy() for t in pairs.process.sample(draws, generator=seeded(seed)))
+    return Report(
+        pairs.dataset.factor_names,
+        len(latents),
+        pairs.process.conditional,
+        Spread.of(z[:, columns], z_tilde[:, columns]),
+        rendered=Spread.of(latents[::2], latents[1::2]),
+    )
+
+
+def examine(
+    matcher: LatentMatcher,
+    process: PairProcess,
+    factors: Sequence[str],
+    *,
+    draws: int = 20_000,
+    anchors: int = 4_000,
+    seed: int = 0,
+) -> Report:
+    """Measures both ways of matching, and from which width on they represent the conditional.
+
+    Args:
+        matcher: of the rendered latents, open for nearest neighbours.
+        process: of the pairs.
+        factors: names of the columns.
+        draws: pairs that are drawn and matched to the nearest.
+        anchors: pairs that are resampled; each looks at every rendered latent.
+        seed: of all of them.
+    """
+    resampled = effective = unable = None
+    scales = _scales(process.conditional)
+    with Progress("matching", 1 + len(scales), unit="widths") as progress:
+        asked, nearest, to_match, one_image = _nearest(matcher, process, draws, seed)
+        try:
+            resampled, effective = _resampled(matcher, process, anchors, seed)
+        except UsageError as error:
+            unable, anchors = str(error), 0
+        progress.advance()
+        tried: dict[str, list[float]] = {"asked": [], "nearest": [], "resampled": []}
+        for scale in scales:
+            wider = dataclasses.replace(process, conditional=scaled(process.conditional, scale))
+            there, found, _, _ = _nearest(matcher, wider, max(draws // 5, 1), seed)
+            tried["asked"].append(there.overall)
+            tried["nearest"].append(found.overall / there.overall)
+            if anchors:
+                with contextlib.suppress(UsageError):  # too narrow: no other latent has weight
+                    again, _ = _resampled(matcher, wider, max(anchors // 8, 1), seed)
+                    tried["resampled"].append(again.overall / there.overall)
+            progress.advance()
+    # A way that could not be tried at every width is left out.
+    arrays = {n: np.array(v) for n, v in tried.items() if v and len(v) == len(scales)}
+    holds = {name: _holds_from(scales, arrays[name]) for name in arrays if name != "asked"}
+    return Report(
+        *(factors, len(matcher.latents), process.conditional, asked, nearest, to_match, one_image),
+        *(resampled, effective, unable),
+        scales=scales,
+        tried=arrays,
+        holds_from=holds,
+    )
+
+
+def scaled(distribution: Distribution, factor: float) -> Distribution:
+    """A conditional with all its widths multiplied.
+
+    Raises:
+        UsageError: it has no widths.
+    """
+
+    def times(width: float | tuple[float, ...]) -> float | tuple[float, ...]:
+        if isinstance(width, tuple):
+            return tuple(factor * each for each in width)
+        return factor * width
+
+    match distribution:
+        case Normal():
+            return Normal(times(distribution.sigma))
+        case Laplace():
+            return Laplace(times(distribution.lam))
+        case GeneralizedNormal():
+            return GeneralizedNormal(times(distribution.lam), distribution.beta)
+        case Change():
+            return Change(scaled(distribution.conditional, factor), distribution.k)
+        case PerFactor():
+            return PerFactor(
+                tuple(
+                    (columns, scaled(part, factor) if _widths(part) else part)
+                    for columns, part in distribution.parts
+                )
+            )
+    raise UsageError(f"{distribution} has no width")
+
+
+def _widths(distribution: Distribution) -> list[float]:
+    """All widths of a conditional: sigma of a Normal, lambda of the others."""
+    match distribution:
+        case Normal(sigma=width) | Laplace(lam=width) | GeneralizedNormal(lam=width):
+            return list(width) if isinstance(width, tuple) else [width]
+        case Change():
+            return _widths(distribution.conditional)
+        case PerFactor():
+            return [w for _, part in distribution.parts for w in _widths(part)]
+    return []
+
+
+def _scales(conditional: Distribution) -> Float64:
+    widths = _widths(conditional)
+    if not widths:
+        return np.empty(0)
+    # Absolute widths from a hundredth of the box on, whatever was asked for.
+    return _SCALES * (_LARGEST_WIDTH / _SCALES[-1]) / max(widths)
+
+
+def _nearest(
+    matcher: LatentMatcher, process: PairProcess, draws: int, seed: int
+) -> tuple[Spread, Spread, float, float]:
+    z, z_tilde = (t.numpy() for t in process.sample(draws, generator=seeded(seed)))
+    distances, found = matcher.nearest(np.concatenate([z, z_tilde]))
+    i, j = matcher.nearest_pairs(z, z_tilde)
+    return (
+        Spread.of(z, z_tilde),
+        Spread.of(matcher.latents[i], matcher.latents[j]),
+        float(distances.mean()),
+        float((found[:draws] == found[draws:]).mean()),
+    )
+
+
+def _resampled(
+    matcher: LatentMatcher, process: PairProcess, count: int, seed: int
+) -> tuple[Spread, float]:
+    generator = seeded(seed, 1)
+    anchors = matcher.anchors(process, count, generator)
+    drawn = matcher.resample(anchors, process, generator)
+    i, j = anchors.numpy(), drawn.partners.numpy()
+    return (
+        Spread.of(matcher.latents[i], matcher.latents[j]),
+        float(drawn.effective.median()),
+    )
+
+
+def _holds_from(scales: Float64, ratios: Float64) -> float | None:
+    """The scale from which on the ratio stays within the tolerance, between those tried."""
+    off = np.abs(np.log(ratios)) - np.log1p(TOLERANCE)
+    bad = np.flatnonzero(off > 0)
+    if not len(bad):
+        return float(scales[0])
+    last = bad[-1]
+    if last == len(scales) - 1:
+        return None
+    share = off[last] / (off[last] - off[last + 1])
+    return float(np.exp(np.log(scales[last]) * (1 - share) + np.log(scales[last + 1]) * share))
+
+
+def table(report: Report) -> list[str]:
+    """The report's lines, as `3dident pairs` prints them."""
+    ways = {
+        "asked": report.asked,
+        "nearest": report.nearest,
+        "resampled": report.resampled,
+        "rendered": report.rendered,
+    }
+    there = {name: spread for name, spread in ways.items() if spread is not None}
+
+    def line(title: str, cells: dict[str, str]) -> str:
+        return f"{title:<34}" + "".join(f"{cells.get(name, ''):>11}" for name in there)
+
+    lines = [line("", {name: name for name in there})]
+    for column, factor in enumerate(report.factors):
+        lines.append(
+            line(f"std of z~ - z, {factor}", {n: f"{s.std[column]:.4f}" for n, s in there.items()})
+        )
+    lines += [
+        line("std, all factors", {n: f"{s.overall:.4f}" for n, s in there.items()}),
+        line("kurtosis (Normal 3, Laplace 6)", {n: f"{s.kurtosis:.2f}" for n, s in there.items()}),
+        line("mean distance of a pair", {n: f"{s.distance:.3f}" for n, s in there.items()}),
+    ]
+    if report.nearest is not None:
+        lines += [
+            line("mean distance to the match", {"nearest": f"{report.to_match:.3f}"}),
+            line("both draws hit one image", {"nearest": f"{report.one_image:.1%}"}),
+        ]
+    if report.effective is not None:
+        cells = {"resampled": f"{report.effective:.1f}"}
+        lines.append(line("effective sample size, median", cells))
+    if report.unable:
+        lines.append(f"no resampling: {report.unable}")
+    widths = _widths(report.conditional)
+    if report.holds_from:
+        cells = {}
+        for way, times in report.holds_from.items():
+            if times is None:
+                cells[way] = "never"
+            else:
+                low = "<= " if times == report.scales[0] else ""
+                cells[way] = f"{low}{times * max(widths):.3f}"
+        what = "width" if len(set(widths)) == 1 else "largest width"
+        lines.append(line(f"spread within 5 % from {what}", cells))
+    return lines
+
+
+def figure(report: Report, title: str) -> Any:
+    """Three panels: differences, realised against asked spread, and distances.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "train", "the figure") from error
+    shown = {
+        "asked for": (report.asked, "black"),
+        "matched to the nearest": (report.nearest, "tab:orange"),
+        "resampled": (report.resampled, "tab:blue"),
+        "rendered": (report.rendered, "tab:green"),
+    }
+    panels = 3 if report.tried else 2
+    made = Figure(figsize=(4.6 * panels, 3.8), layout="constrained")
+    axes = list(made.subplots(1, panels))
+    made.suptitle(title)
+    first, last = axes[0], axes[-1]
+    varying = report.asked.std > 0
+    reach = 4 * max(s.std.max() for s, _ in shown.values() if s is not None)
+    for label, (spread, color) in shown.items():
+        if spread is None:
+            continue
+        style = {"histtype": "step", "density": True, "label": label, "color": color}
+        differences = spread.differences[:, varying].ravel()
+        first.hist(differences, bins=81, range=(-reach, reach), **style)
+        lengths = np.sqrt((spread.differences**2).sum(1))
+        last.hist(lengths, bins=60, **style)
+    first.set(xlabel="z~ - z, all factors that change", ylabel="density", yscale="log")
+    last.set(xlabel="distance of a pair", ylabel="density")
+    first.set_ylim(top=40 * first.get_ylim()[1])  # room for the legend, above the curves
+    first.legend(fontsize="small", loc="upper left")
+    if report.to_match is not None:
+        last.axvline(report.to_match, color="grey", linestyle=":", label="mean distance to match")
+        last.legend(fontsize="small")
+    if report.tried:
+        middle = axes[1]
+        asked = report.tried["asked"]
+        middle.plot(asked, asked, color="black", label="asked for")
+        for way, color in (("nearest", "tab:orange"), ("resampled", "tab:blue")):
+            if way not in report.tried:
+                continue
+            middle.plot(asked, report.tried[way] * asked, ".-", color=color, label=way)
+            factor = report.holds_from[way]
+            if factor is not None:
+                at = np.interp(np.log(factor), np.log(report.scales), np.log(asked))
+                middle.axvline(np.exp(at), color=color, linestyle=":")
+        middle.axvline(report.asked.overall, color="grey", linestyle="--", label="this width")
+        middle.set(xlabel="std asked for", ylabel="std realised", xscale="log", yscale="log")
+        for axis, (low, high) in (
+            (middle.xaxis, middle.get_xlim()),
+            (middle.yaxis, middle.get_ylim()),
+        ):
+            ticks = [tick for tick in _TICKS if low <= tick <= high]
+            axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+            axis.set_ticks([], minor=True)
+        middle.legend(fontsize="small")
+    return made

@@ -1,0 +1,265 @@
+"""Which generator made a dataset: its latents and images held against those of presets.
+
+Made for the published release, whose code hands negative hues to a conversion that does not
+wrap them; whether its images were made so, only its files can tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from threedident.datasets.formats.sources import Source, read_images
+from threedident.errors import DatasetError
+from threedident.factors import FACTOR_NAMES, GROUPS
+from threedident.presets import Preset
+from threedident.render.color import psnr
+from threedident.render.figures import contact_sheet
+from threedident.render.job import render_images
+from threedident.render.scene import SceneBuilder
+
+Array = npt.NDArray[Any]
+
+TOLERANCE = 1e-5  # m or rad: a few roundings of float32
+FITTING = 35.0  # dB that a preset's images reach if they are the dataset's
+VISIBLE = 40.0  # dB between two presets' images, below which these can tell them apart
+AHEAD = 3.0  # dB by which the preset that fits is ahead of the next
+_EQUAL = 99.0  # dB that stand for equal images in a mean
+_POOL = 4096  # images, evenly spread, that the sample is chosen from
+
+
+def _span(low: float, high: float, digits: int) -> str:
+    return f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def describe_latents(source: Source, presets: Sequence[Preset]) -> list[str]:
+    """A table of what a dataset's latents are of its raw latents, beside what presets make of them.
+
+    Presets of the same ranges share a table. The line through the scene values is fitted by
+    least squares; its values at raw -1 and +1 stand in the column `here`.
+    """
+    raw, scene = source.raw_latents.astype(np.float64), source.latents.astype(np.float64)
+    low, high, center, mean = raw.min(0), raw.max(0), raw.mean(0), scene.mean(0)
+    varies = high > low
+    variance = np.where(varies, ((raw - center) ** 2).mean(0), 1.0)
+    slope = ((raw - center) * (scene - mean)).mean(0) / variance
+    bend = np.abs(scene - mean - slope * (raw - center)).max(0)
+    groups: dict[tuple[tuple[float, float], ...], list[Preset]] = {}
+    for preset in presets:
+        groups.setdefault(tuple(preset.ranges[name] for name in FACTOR_NAMES), []).append(preset)
+    lines = [f"scene values at raw -1 and +1, by all {len(raw)} rows of the latents"]
+    for ranges, members in groups.items():
+        names = " and ".join(preset.name for preset in members)
+        off = np.abs(scene - members[0].to_scene(source.raw_latents)).max(0)
+        lines.append(f"{'factor':<20}{'raw range':<18}{'here':<20}{'preset':<20}most off")
+        for f, name in enumerate(FACTOR_NAMES):
+            ends = mean[f] + slope[f] * (np.array([-1, 1]) - center[f])
+            here = _span(ends[0], ends[1], 4) if varies[f] else f"{mean[f]:.4f}, raw is fixed"
+            if bend[f] > TOLERANCE:
+                here = "not affine in raw"
+            lines.append(
+                f"{name:<20}{_span(low[f], high[f], 3):<18}{here:<20}"
+                f"{_span(*ranges[f], 4):<20}{off[f]:.2g}"
+            )
+        wrong = ", ".join(name for f, name in enumerate(FACTOR_NAMES) if off[f] > TOLERANCE)
+        lines.append(
+            f"not what the raw latents mean in {names}: {wrong}\n"
+            if wrong
+            else f"these are what the raw latents mean in {names}\n"
+        )
+    return lines
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Some images of a dataset, and what presets make of their raw latents.
+
+    Attributes:
+        presets: the candidates.
+        indices: numbers of the images, (n,).
+        raw: their raw latents, (n, 10).
+        images: of the dataset, (n, H, W, 3).
+        renders: of each preset, (presets, n, H, W, 3).
+        decibels: PSNR of the renders to the images, (presets, n).
+        between: the least PSNR between two presets' renders, (n,); infinite where all render the
+            same image.
+    """
+
+    presets: tuple[Preset, ...]
+    indices: Array
+    raw: Array
+    images: Array
+    renders: Array
+    decibels: Array
+    between: Array
+
+    @property
+    def telling(self) -> Array:
+        """Which images can tell the presets apart, (n,)."""
+        return self.between < VISIBLE
+
+    def verdict(self) -> str:
+        """Which preset fits, if any."""
+        means = self._means(self.telling)
+        order = np.argsort(-means, kind="stable")
+        best = means[order[0]]
+        names = [f"{self.presets[k].name} (hues {self.presets[k].hue})" for k in order]
+        where, ahead, behind = f"the {len(self.raw)} images", np.inf, ""
+        if self.telling.any() and len(order) > 1:
+            ahead = best - means[order[1]]
+            where = f"the {self.telling.sum()} images that tell the presets apart"
+            behind = f"; {names[1]} has {_decibels(means[order[1]])}"
+        if best < FITTING:
+            none = {1: "it does not fit", 2: "neither fits"}.get(len(order), "none fits")
+            said = (
+                f"{none}: {names[0]} comes nearest with {_decibels(best)} on {where}, and what "
+                f"made them would have {FITTING:g} dB or more{behind}"
+            )
+            others = ~self.telling if self.telling.any() else self.telling
+            if others.any() and self._means(others)[order[0]] >= FITTING:
+                said += f"; on the other images it has {_decibels(self._means(others)[order[0]])}"
+            return said
+        if not self.telling.any() and len(order) > 1:
+            return f"they cannot be told apart by {where}: all presets render them alike"
+        if ahead < AHEAD:
+            return f"they cannot be told apart: {names[0]} has {_decibels(best)} on {where}{behind}"
+        return f"{names[0]} fits: {_decibels(best)} on {where}{behind}"
+
+    def _means(self, chosen: Array) -> Array:
+        """Each preset's mean PSNR over some images, or over all where these are none."""
+        chosen = chosen if chosen.any() else np.ones_like(chosen)
+        return np.minimum(self.decibels[:, chosen], _EQUAL).mean(1)
+
+    def lines(self) -> list[str]:
+        """A table of the images, and the verdict."""
+        widths = [max(10, len(preset.name) + 2) for preset in self.presets]
+        hues = GROUPS["hue"]
+
+        def row(first: object, *cells: tuple[str, int]) -> str:
+            return f"{first!s:<8}" + "".join(f"{text:>{width}}" for text, width in cells)
+
+        def decibels(values: Array) -> list[tuple[str, int]]:
+            return [(_cell(value), w) for value, w in zip(values, widths, strict=True)]
+
+        names = [(preset.name, w) for preset, w in zip(self.presets, widths, strict=True)]
+        lines = [
+            "raw values of the hues, and PSNR in dB: of each preset's render to the image, and "
+            "between them",
+            row("image", *((FACTOR_NAMES[f], 16) for f in hues), *names, ("between", 12)),
+        ]
+        for i, index in enumerate(self.indices):
+            raw = [(f"{self.raw[i, f]:.3f}", 16) for f in hues]
+            between = "same image" if np.isinf(self.between[i]) else _cell(self.between[i])
+            lines.append(row(index, *raw, *decibels(self.decibels[:, i]), (between, 12)))
+        lines.append(row("mean", ("", 48), *decibels(self._means(self.between >= 0))))
+        if self.telling.any():
+            what = f"of {self.telling.sum()} with less than {VISIBLE:g} dB between"
+            lines.append(row("mean", (what, 48), *decibels(self._means(self.telling))))
+        return [*lines, "", f"verdict: {self.verdict()}"]
+
+    def figure(self) -> Image.Image:
+        """A contact sheet: each image, and beside it what the presets make of it."""
+        cells = np.concatenate([self.images[None], self.renders]).swapaxes(0, 1)
+        times = max(1, 128 // cells.shape[2])  # labels need some room
+        cells = cells.repeat(times, 2).repeat(times, 3)
+        labels = []
+        for i, index in enumerate(self.indices):
+            labels.append(f"{index}: dataset")
+            for preset, value in zip(self.presets, self.decibels[:, i], strict=True):
+                labels.append(f"{preset.name}: {_cell(value)}")
+        columns = cells.shape[1] * (1 if len(cells) < 8 else 2)
+        return contact_sheet(cells.reshape(-1, *cells.shape[2:]), labels, columns=columns)
+
+
+def _cell(value: float) -> str:
+    return "equal" if value >= _EQUAL else f"{value:.1f}"
+
+
+def _decibels(value: float) -> str:
+    return "equality" if value >= _EQUAL else f"{value:.1f} dB"
+
+
+def compare(
+    source: Source,
+    presets: Sequence[Preset],
+    *,
+    count: int,
+    engine: str,
+    quality: str,
+    device: str,
+    workers: int | None,
+) -> Comparison:
+    """Renders some of a dataset's raw latents with each preset, at its resolution.
+
+    Raises:
+        DatasetError: raw latents outside [-1, 1], or images that are not square or of one size.
+        UsageError: an option does not fit.
+        RenderError: an image could not be rendered.
+    """
+    low, high = source.raw_latents.min(0), source.raw_latents.max(0)
+    outside = [
+        f"{name} from {low[f]:.4g} to {high[f]:.4g}"
+        for f, name in enumerate(FACTOR_NAMES)
+        if low[f] < -1 or high[f] > 1
+    ]
+    if outside:
+        raise DatasetError(
+            f"expected raw latents in [-1, 1], found {', '.join(outside)}: they are in other units "
+            "than every preset takes, so nothing can be rendered from them"
+        )
+    height, width = source.shape[:2]
+    if height != width:
+        raise DatasetError(f"the images are {width} x {height}, expected square ones")
+    indices = choose_sample(source.raw_latents, presets, count)
+    images = read_images(source, indices.tolist())
+    raw = source.raw_latents[indices]
+    renders = np.stack(
+        [
+            render_images(
+                preset.hold_fixed(raw),
+                preset,
+                resolution=height,
+                quality=quality,
+                device=device,
+                engine=engine,
+                workers=workers,
+                title=preset.name,
+            )
+            for preset in presets
+        ]
+    )
+    between = np.full(len(raw), np.inf)
+    for k in range(len(presets)):
+        for other in range(k):
+            pairs = zip(renders[k], renders[other], strict=True)
+            between = np.minimum(between, [psnr(a, b) for a, b in pairs])
+    decibels = [[psnr(a, b) for a, b in zip(each, images, strict=True)] for each in renders]
+    return Comparison(tuple(presets), indices, raw, images, renders, np.array(decibels), between)
+
+
+def choose_sample(raw: npt.NDArray[np.float32], presets: Sequence[Preset], count: int) -> Array:
+    """Numbers of images, evenly spread: three in four from those whose scenes differ by preset.
+
+    The others say whether the presets fit at all.
+    """
+    pool = np.unique(np.linspace(0, len(raw) - 1, max(_POOL, count)).round().astype(int))
+    scenes = []
+    for preset in presets:
+        builder = SceneBuilder(preset)
+        latents = preset.to_scene(preset.hold_fixed(raw[pool]))
+        scenes.append([np.hstack(dataclasses.astuple(builder.build(row))) for row in latents])
+    differ = (np.ptp(np.array(scenes), 0) > 0.1).any(1)  # of a colour, in which 1 is white
+    apart, alike = pool[differ], pool[~differ]
+    first = min(len(apart), max(math.ceil(0.75 * count), count - len(alike)))
+    return np.sort(np.concatenate([_spread(apart, first), _spread(alike, count - first)]))
+
+
+def _spread(numbers: Array, count: int) -> Array:
+    count = min(count, len(numbers))
+    return numbers[np.linspace(0, len(numbers) - 1, count).round().astype(int)]

@@ -1,0 +1,240 @@
+"""Exact pairs rendered on demand by the direct engine, into the training batch."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import queue
+import threading
+from multiprocessing.connection import Connection
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.distributions import Distribution, PairProcess, Uniform
+from threedident.distributions.spaces import Box, Space
+from threedident.errors import MissingExtraError, RenderError, UsageError
+from threedident.factors import FACTOR_NAMES
+from threedident.presets import Preset, load_preset
+from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.executors.process_pool import usable_processors
+from threedident.render.executors.processes import ChildProcess, wait_for_close
+from threedident.render.scene import SceneBuilder
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("torch", "train", "rendered pairs") from error
+
+from threedident.datasets.pairs import Batch, Buffers, PairLoader
+from threedident.distributions.torch_sampler import seeded
+
+UInt8 = npt.NDArray[np.uint8]
+
+_PIECE = 16  # images a process renders before it hands them over
+_DIED = (
+    "a render process of RenderedPairs has died; make a new one to go on (the same seed, epoch and "
+    "batch number give the same batch)"
+)
+
+
+class _Renderers:
+    """Processes that render pieces of batches, for any thread."""
+
+    def __init__(self, settings: EngineSettings, count: int) -> None:
+        self.processes = [ChildProcess(_serve, settings) for _ in range(count)]
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        for process in self.processes:
+            self._idle.put(process)
+        self._threads = concurrent.futures.ThreadPoolExecutor(count, "rendered-pairs")
+        self._dead = False
+
+    def submit(self, latents: npt.NDArray[np.float32]) -> concurrent.futures.Future[UInt8]:
+        """Images (N, H, W, 3) of scene latents (N, 10), to come."""
+        return self._threads.submit(self._render, latents)
+
+    def _render(self, latents: npt.NDArray[np.float32]) -> UInt8:
+        process = self._idle.get()
+        try:
+            if self._dead:
+                raise RenderError(_DIED)
+            process.pipe.send(latents)
+            answer = process.pipe.recv()
+        except (EOFError, OSError) as error:
+            self._dead = True
+            raise RenderError(_DIED) from error
+        finally:
+            self._idle.put(process)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Ends the processes, and waits for that."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for process in self.processes:
+            process.kill()
+            process.pipe.close()
+        for process in self.processes:
+            process.join(10)
+
+
+class RenderedPairs:
+    """Endless batches of exact pairs, rendered as they are asked for.
+
+    The same batches as `PositivePairs` gives: `((z, z~), (x, x~))`, latents (B, 10) float32 in
+    raw units, images uint8 (B, 3, H, W), channels last in memory. They depend on the settings,
+    the seed, the epoch and the batch's number alone. On a CPU, processes render; on a GPU, the
+    images are made on it and stay there. Close it, or use it as a context manager.
+
+    Attributes:
+        process: space, marginal and conditional, in raw units.
+        preset: the generator.
+        batches: in an epoch; None: there is no end.
+    """
+
+    def __init__(
+        self,
+        space: Space | None,
+        conditional: Distribution,
+        preset: Preset | str = "3dident",
+        resolution: int = 64,
+        device: str = "cpu",
+        *,
+        marginal: Distribution | None = None,
+        batch_size: int = 512,
+        batches: int | None = None,
+        seed: int = 0,
+        quality: str = "standard",
+        workers: int | None = None,
+        pin_memory: bool = False,
+    ) -> None:
+        """Processes start with the first batch.
+
+        Args:
+            space: of the raw latents: within [-1, 1]^10; None: all of it.
+            conditional: p(z~ | z).
+            preset: the generator, or its name; factors that it holds fixed are fixed in both.
+            resolution: pixels along each side.
+            device: cpu, or cuda for the GPU.
+            marginal: p(z); None: uniform.
+            batch_size: pairs to a batch.
+            batches: in an epoch; None: there is no end.
+            seed: of the pairs.
+            quality: draft, standard or reference.
+            workers: processes on a CPU; None: one a processor.
+            pin_memory: whether a CPU's images are put where a GPU can fetch them by itself.
+
+        Raises:
+            UsageError: an argument does not fit.
+        """
+        space = Box(len(FACTOR_NAMES)) if space is None else space
+        inside = isinstance(space, Box) and space.low >= -1 and space.high <= 1
+        if not inside or space.n != len(FACTOR_NAMES):
+            raise UsageError(f"pairs are rendered from a box within [-1, 1]^10, found {space}")
+        if batch_size < 1 or (batches is not None and batches < 1):
+            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        if workers is not None and workers < 1:
+            raise UsageError(f"expected at least 1 worker, found {workers}")
+        self.preset = load_preset(preset) if isinstance(preset, str) else preset
+        self.process = PairProcess(space, conditional, marginal or Uniform())
+        self.batches = batches
+        self._batch_size, self._seed = batch_size, seed
+        self._settings = EngineSettings(self.preset, resolution, quality, device, "direct")
+        if device not in ("cpu", "cuda"):
+            raise UsageError(f"the direct engine renders on cpu or cuda, found {device}")
+        SceneBuilder(self.preset)  # complains of a shape
+        self._workers = workers or usable_processors()
+        self._buffers = Buffers(pin_memory=pin_memory)
+        self._lock = threading.Lock()
+        self._renderers: _Renderers | None = None
+        self._gpu: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        side, device = self._settings.resolution, self._settings.device
+        epoch = "no end" if self.batches is None else f"{self.batches} batches an epoch"
+        return (
+            f"{type(self).__name__}({self.process.conditional}, preset {self.preset.name}, "
+            f"{side} x {side}, {device}, {self._batch_size} pairs a batch, {epoch})"
+        )
+
+    def close(self) -> None:
+        """Ends the processes."""
+        with self._lock:
+            if self._renderers is not None:
+                self._renderers.close()
+            self._renderers = None
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """Batch `number` of an epoch.
+
+        Raises:
+            RenderError: a process has died.
+        """
+        z = self.process.sample(self._batch_size, generator=seeded(self._seed, epoch, number))
+        raw = self.preset.hold_fixed(torch.cat(z).numpy())
+        latents = self.preset.to_scene(raw)
+        count = self._batch_size
+        together = torch.from_numpy(raw)
+        if self._settings.device == "cuda":
+            images = self._on_gpu(latents)
+            together = together.to(images.device)
+        else:
+            images = self._on_cpu(latents)
+        x = images.permute(0, 3, 1, 2)
+        return (together[:count], together[count:]), (x[:count], x[count:])
+
+    def loader(self, *, threads: int = 2, ahead: int = 1) -> PairLoader:
+        """The batches in order; while one trains, the next are rendered."""
+        return PairLoader(self, threads=threads, ahead=ahead)
+
+    def _on_cpu(self, latents: npt.NDArray[np.float32]) -> torch.Tensor:
+        side = self._settings.resolution
+        out = self._buffers.take((len(latents), side, side, 3))
+        with self._lock:
+            if self._renderers is None:
+                self._renderers = _Renderers(self._settings, self._workers)
+            renderers = self._renderers
+        starts = range(0, len(latents), _PIECE)
+        pieces = [renderers.submit(latents[s : s + _PIECE]) for s in starts]
+        for start, piece in zip(starts, pieces, strict=True):
+            out[start : start + _PIECE] = torch.from_numpy(piece.result())
+        return out
+
+    def _on_gpu(self, latents: npt.NDArray[np.float32]) -> torch.Tensor:
+        with self._lock:  # one launch after the other
+            if self._gpu is None:
+                self._gpu = create_engine(self._settings)
+            engine, parts = self._gpu, []
+            for start in range(0, len(latents), engine.batch):
+                made = engine.encode(engine.render_linear(latents[start : start + engine.batch]))
+                parts.append(torch.utils.dlpack.from_dlpack(made))
+            return torch.cat(parts)
+
+
+def _serve(pipe: Connection, settings: EngineSettings) -> None:
+    """A render process: answers latents with their images, or with what went wrong."""
+
+    def watch() -> None:
+        wait_for_close(pipe)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    engine: Any = None
+    while True:
+        latents = pipe.recv()
+        try:
+            if engine is None:  # here, where somebody waits for the answer
+                engine = create_engine(settings)
+            starts = range(0, len(latents), engine.batch)
+            pieces = [engine.render_batch(latents[s : s + engine.batch]) for s in starts]
+            pipe.send(np.concatenate(pieces))
+        except Exception as error:
+            pipe.send(error)

@@ -1,0 +1,428 @@
+"""The published release: fetched from its Zenodo record, checked, and unpacked.
+
+Every step can be interrupted, and the next run goes on from there: what has been fetched of a
+file lies in `.NAME.part`, an archive is unpacked in `.FOLDER.unpacking` and renamed when it is
+whole. Names from the server never begin with a dot, so none of them meets ours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import stat
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from threedident.datasets.formats import png_folder as published
+from threedident.errors import DatasetError, UsageError
+from threedident.progress import Progress
+from threedident.storage.atomic_files import (
+    check_space,
+    explaining_write_errors,
+    read_json,
+    write_json,
+)
+from threedident.storage.directory import toolkit_version
+
+if TYPE_CHECKING:
+    import requests
+
+RECORD = 4502485
+API = "https://zenodo.org/api"
+
+_ARCHIVE = re.compile(r"(.+?)\.(zip|tar|tgz|tbz2|txz|tar\.(gz|bz2|xz))", re.IGNORECASE)
+_PLAIN_NAME = re.compile(r"[^./\\:\x00-\x1f\x7f][^/\\:\x00-\x1f\x7f]{0,99}")
+_DIGITS = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
+_MARK = ".3dident-download.json"  # in an unpacked folder: which archive it is of
+_CHUNK = 1 << 16
+_TIMEOUTS = (30.0, 60.0)  # s, to connect and between two pieces of an answer
+_ATTEMPTS = 5  # in a row that get no further
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 300.0  # s, doubled with each attempt; s a server may ask for
+_BUSY = (429, 500, 502, 503, 504)
+_AGAIN = "Run the same command again: it goes on where this one stopped"
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFile:
+    """A file of a record.
+
+    Attributes:
+        name: a plain file name.
+        size: bytes.
+        checksum: algorithm and hexadecimal digest, as md5:0123.
+        url: where its content is.
+    """
+
+    name: str
+    size: int
+    checksum: str
+    url: str
+
+    @property
+    def folder(self) -> str | None:
+        """What an archive is unpacked into; None for what is no archive."""
+        match = _ARCHIVE.fullmatch(self.name)
+        return match[1] if match else None
+
+
+class _LaterError(Exception):
+    """What may work a moment later: after `wait` seconds, where the server says so."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+def open_session() -> requests.Session:
+    """Connections to a server, to be closed."""
+    import requests
+
+    session = requests.Session()
+    session.headers["User-Agent"] = f"threedident/{toolkit_version()}"
+    return session
+
+
+def list_record(session: requests.Session, record: int, api: str = API) -> list[RemoteFile]:
+    """The files of a record, every field checked.
+
+    Raises:
+        UsageError: `api` is no http address.
+        DatasetError: there is no such record, no answer, or one that does not fit.
+    """
+    if urlsplit(api).scheme not in ("http", "https") or not urlsplit(api).netloc:
+        raise UsageError(f"--api expects an address as {API}, found {api!r}")
+    url = f"{api.rstrip('/')}/records/{record}"
+
+    def ask() -> Any:
+        with _get(session, url, {}, "Is --record the record's number?") as response:
+            size = len(response.content)
+            try:
+                return response.json()
+            except ValueError:
+                kind = response.headers.get("Content-Type", "no type")
+                raise DatasetError(
+                    f"{url}: expected a record as JSON, found {size} bytes of {kind}. Is --api "
+                    "right, and no login page in between?"
+                ) from None
+
+    found = _persist(url, ask)
+    entries = found.get("files") if isinstance(found, dict) else None
+    if isinstance(entries, dict):  # Invenio's own form
+        entries = entries.get("entries")
+        entries = list(entries.values()) if isinstance(entries, dict) else entries
+    if not isinstance(entries, list) or not entries:
+        raise DatasetError(f"{url}: expected a record with a list of files, found none")
+    files = [_parse(entry, url) for entry in entries]
+    names = [name for file in files for name in (file.name, file.folder) if name]
+    for name in names:
+        if names.count(name) > 1:
+            raise DatasetError(f"{url}: two of its files would both be written to {name!r}")
+    return files
+
+
+def _parse(entry: Any, url: str) -> RemoteFile:
+    """A file from the record's JSON, in any form that the API has had."""
+
+    def fail(what: str, found: Any) -> DatasetError:
+        return DatasetError(f"{url}: a file of the record has no usable {what}: {found!r:.100}")
+
+    if not isinstance(entry, dict):
+        raise fail("description", entry)
+    name, size = entry.get("key", entry.get("filename")), entry.get("size", entry.get("filesize"))
+    if not isinstance(name, str) or not _PLAIN_NAME.fullmatch(name):
+        raise fail("name", name)
+    if type(size) is not int or size < 0:
+        raise fail(f"size ({name})", size)
+    algorithm, _, digest = str(entry.get("checksum")).lower().rpartition(":")
+    algorithm = algorithm or "md5"
+    if len(digest) != _DIGITS.get(algorithm) or re.search("[^0-9a-f]", digest):
+        raise fail(f"checksum ({name})", entry.get("checksum"))
+    links = entry["links"] if isinstance(entry.get("links"), dict) else {}
+    # Where there is more than `self`, that is the file's description.
+    link = links.get("content") or links.get("download") or links.get("self")
+    if not isinstance(link, str) or urlsplit(link).scheme not in ("http", "https"):
+        raise fail(f"link ({name})", link)
+    return RemoteFile(name, size, f"{algorithm}:{digest}", link)
+
+
+def download(
+    session: requests.Session, files: Sequence[RemoteFile], out: Path, *, remove_archives: bool
+) -> list[RemoteFile]:
+    """Fetches files into a folder and unpacks the archives among them.
+
+    Args:
+        session: the connection.
+        files: what to fetch.
+        out: the folder; each archive gets a folder of its own in it.
+        remove_archives: once they are unpacked.
+
+    Returns:
+        The files that were not there before.
+
+    Raises:
+        DatasetError: no connection, a wrong checksum, an archive that is damaged or reaches out
+            of its folder, something else in the way, or the disk is full.
+    """
+    with explaining_write_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        new = [file for file in files if not _is_finished(file, out)]
+        _check_room(new, out, remove_archives)
+        for file in files:
+            if file in new:
+                _fetch(session, file, out)
+                if file.folder:
+                    _unpack(file, out)
+            if file.folder and remove_archives:
+                (out / file.name).unlink(missing_ok=True)
+    return new
+
+
+def _is_finished(file: RemoteFile, out: Path) -> bool:
+    if file.folder is None:
+        return _is_there(file, out)
+    folder = out / file.folder
+    shutil.rmtree(_unpacking(folder), ignore_errors=True)  # of a run that was killed
+    if not folder.exists():
+        return False
+    if not (folder / _MARK).is_file() or read_json(folder / _MARK) != file.checksum:
+        raise DatasetError(
+            f"{folder} is there, but not unpacked from this {file.name}: move it away, or choose "
+            "another --out"
+        )
+    return True
+
+
+def _is_there(file: RemoteFile, out: Path) -> bool:
+    path = out / file.name
+    fault = _fault(path, file) if path.exists() else None
+    if fault:
+        raise DatasetError(
+            f"{path} is not the record's file: {fault}. Move it away, or choose another --out"
+        )
+    return path.exists()
+
+
+def _fault(path: Path, file: RemoteFile) -> str | None:
+    """How a file differs from the record's."""
+    import pooch  # type: ignore[import-untyped]
+
+    if _size(path) != file.size:
+        return f"expected {file.size} bytes, found {_size(path)}"
+    if file.size > 10**9:
+        Progress.print(f"checking {path}")
+    algorithm = file.checksum.split(":")[0]
+    found = f"{algorithm}:{pooch.file_hash(path, alg=algorithm)}"
+    return None if found == file.checksum else f"expected {file.checksum}, found {found}"
+
+
+def _check_room(files: Sequence[RemoteFile], out: Path, remove_archives: bool) -> None:
+    """An archive is taken to need its own size again, unpacked: images hardly compress."""
+    used = most = 0
+    for file in files:
+        have = file.size if (out / file.name).exists() else _size(_part(file, out))
+        used += max(0, file.size - have) + (file.size if file.folder else 0)
+        most = max(most, used)
+        used -= file.size if file.folder and remove_archives else 0
+    check_space(out, most, "Make room, fetch less (--files), or add --remove-archives")
+
+
+def _part(file: RemoteFile, out: Path) -> Path:
+    return out / f".{file.name}.part"
+
+
+def _unpacking(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.unpacking")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+class _Bar(Progress):
+    """Counts megabytes; told how many bytes there are, and never goes back."""
+
+    def __init__(self, title: str, total: int, have: int = 0) -> None:
+        super().__init__(title, total // 10**6, finished=have // 10**6, unit="MB")
+        self.position = have
+
+    def reach(self, position: int) -> None:
+        new = position // 10**6 - self.position // 10**6
+        self.position = max(position, self.position)
+        if new > 0:
+            self.advance(new)
+
+
+def _fetch(session: requests.Session, file: RemoteFile, out: Path) -> None:
+    part = _part(file, out)
+    if _is_there(file, out):
+        return
+    bar = _Bar(f"downloading {file.name}", file.size, min(_size(part), file.size))
+    with bar:
+        _persist(file.url, lambda: _fetch_rest(session, file, part, bar), lambda: bar.position)
+    fault = _fault(part, file)
+    if fault:
+        part.unlink()
+        raise DatasetError(
+            f"{file.name} is not what the record says: {fault}. What was fetched of it is "
+            "removed; run the same command again to fetch it anew"
+        )
+    part.replace(out / file.name)
+
+
+def _fetch_rest(session: requests.Session, file: RemoteFile, part: Path, bar: _Bar) -> None:
+    """Makes a partial file whole with one request, or fails with what it got kept."""
+    have = _size(part)
+    if have == file.size and part.exists():
+        return
+    headers = {"Accept-Encoding": "identity"}
+    if 0 < have < file.size:
+        headers["Range"] = f"bytes={have}-"
+    with _get(session, file.url, headers, _AGAIN) as response:
+        start = 0  # of what is sent: everything, where a server ignores the range
+        if response.status_code != 200:
+            match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+            start = int(match[1]) if response.status_code == 206 and match else have + 1
+        if start > have:
+            part.unlink(missing_ok=True)
+            raise _LaterError(f"no going on from byte {have} (HTTP {response.status_code})")
+        with part.open("r+b" if part.exists() else "wb") as target:
+            target.truncate(start)
+            target.seek(start)
+            for chunk in response.iter_content(_CHUNK):
+                target.write(chunk)
+                target.flush()
+                bar.reach(target.tell())
+                if target.tell() > file.size:
+                    break
+            os.fsync(target.fileno())
+    if _size(part) < file.size:
+        raise _LaterError("the connection broke")
+
+
+def _get(
+    session: requests.Session, url: str, headers: dict[str, str], advice: str
+) -> requests.Response:
+    """An answer whose content is not read yet: all, a part, or that there is no such part."""
+    response = session.get(url, headers=headers, stream=True, timeout=_TIMEOUTS)
+    status, wait = response.status_code, response.headers.get("Retry-After", "")
+    if status in (200, 206, 416):
+        return response
+    response.close()
+    if status in _BUSY:
+        raise _LaterError(f"HTTP {status}", float(wait) if wait.isdecimal() else None)
+    raise DatasetError(f"cannot fetch {url}: HTTP {status} ({response.reason}). {advice}")
+
+
+def _persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
+    """What the first attempt that succeeds returns; gives up after some that get no further."""
+    import requests
+
+    best, failures = reached(), 0
+    while True:
+        try:
+            return attempt()
+        except (requests.RequestException, _LaterError) as error:
+            failures = 1 if reached() > best else failures + 1
+            best = reached()
+            wait = getattr(error, "wait", None) or _FIRST_WAIT * 2 ** (failures - 1)
+            said = f"cannot fetch {url}: {_reason(error)}"
+            if wait > _LONGEST_WAIT:
+                raise DatasetError(f"{said}, to wait for {wait:.0f} s. {_AGAIN}") from error
+            if failures >= _ATTEMPTS:
+                raise DatasetError(f"{said}, {failures} times in a row. {_AGAIN}") from error
+        Progress.print(f"{said}; trying again in {wait:g} s")
+        time.sleep(wait)
+
+
+def _reason(error: BaseException) -> str:
+    """What an error of the connection comes down to."""
+    import requests
+
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        inner = inner.__cause__ or inner.__context__
+    if isinstance(error, requests.Timeout):
+        return "no answer in time"
+    broken = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)
+    return "the connection broke" if isinstance(error, broken) else str(error)
+
+
+def _unpack(file: RemoteFile, out: Path) -> None:
+    archive, folder = out / file.name, out / str(file.folder)
+    temporary, bar = _unpacking(folder), _Bar(f"unpacking {file.name}", file.size)
+    try:
+        with archive.open("rb") as handle, bar:
+            temporary.mkdir()
+            for path, content in _members(file.name, handle):
+                target = temporary / path
+                (target.parent if content else target).mkdir(parents=True, exist_ok=True)
+                if content:
+                    with target.open("wb") as copy:
+                        shutil.copyfileobj(content, copy, _CHUNK)
+                bar.reach(handle.tell())
+        write_json(temporary / _MARK, file.checksum)
+        os.sync()
+        temporary.rename(folder)
+    except Exception as error:  # the parsers of archives raise many kinds
+        if isinstance(error, DatasetError) or getattr(error, "errno", None):
+            raise
+        said = " ".join(str(error).split())
+        raise DatasetError(f"cannot unpack {archive}: {said}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _members(name: str, handle: IO[bytes]) -> Iterator[tuple[PurePosixPath, IO[bytes] | None]]:
+    """The members of an archive: where each belongs, and its content (None: a folder)."""
+    if name.lower().endswith(".zip"):
+        with zipfile.ZipFile(handle) as packed:
+            for entry in packed.infolist():
+                kind = stat.S_IFMT(entry.external_attr >> 16)
+                plain = kind in (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG)
+                path = _inside(name, entry.filename, plain)
+                if entry.is_dir():
+                    yield path, None
+                else:
+                    with packed.open(entry) as content:
+                        yield path, content
+        return
+    with tarfile.open(fileobj=handle, mode="r:*") as tar:
+        while member := tar.next():
+            tar.members = []  # type: ignore[attr-defined]  # or it remembers them all
+            path = _inside(name, member.name, member.isdir() or member.isreg())
+            yield path, tar.extractfile(member)
+
+
+def _inside(archive: str, member: str, plain: bool) -> PurePosixPath:
+    """Where a member belongs, relative to the folder; refuses what is no file in it."""
+    path = PurePosixPath(member)
+    if plain and not (
+        path.is_absolute() or ".." in path.parts or re.search(r"[\\:\x00-\x1f]", member)
+    ):
+        return path
+    what = "outside of its folder" if plain else "a link or a device, not a file or a folder"
+    raise DatasetError(
+        f"{archive} is not unpacked: its member {member!r} is {what}. Nothing of it is kept; do "
+        "not trust this archive"
+    )
+
+
+def find_layouts(root: Path) -> list[Path]:
+    """The folders under `root` that hold the published layout."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        if published.RAW_LATENTS in files and published.IMAGES in folders:
+            found.append(Path(folder))
+        folders[:] = [f for f in folders if f != published.IMAGES and not f.startswith(".")]
+    return sorted(found)

@@ -1,0 +1,1 @@
+"""Scored entries of many: folders, ranking, page, and scoring again."""

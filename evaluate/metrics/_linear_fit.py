@@ -1,0 +1,201 @@
+"""Linear regression from codes to factors, and its coefficient of determination."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import UsageError
+from threedident.evaluate.metrics._arrays import CONSTANT, Float64, standardised, varying
+from threedident.evaluate.metrics._bootstrap import weighted_moments
+
+#: Directions of the codes whose singular value is at most so much of the largest count as
+#: absent; of standardised codes where there are more samples than codes.
+CUTOFF = 1e-10
+_WIDE_CUTOFF = 1e-6  # through the Gram matrix of the samples, which squares the values
+#: Up to so many codes a bootstrap replicate fits anew.
+MOST_REFITTED = 128
+_RIDGE = 1e-10  # on whitened codes, for draws that lack a direction
+#: R2 ends here: what is worse says no more than that the test rows have outliers.
+LOWEST = -1e9
+FOLDS = (2, "single", "in-sample")
+
+Folds = int | str
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearFit:
+    """targets = mean_targets + ((codes - mean) / scale) weights.
+
+    Attributes:
+        mean, scale: (m,), of the codes.
+        weights: (m, n).
+        mean_targets: (n,).
+        rank: of the codes, less the intercept.
+    """
+
+    mean: Float64
+    scale: Float64
+    weights: Float64
+    mean_targets: Float64
+    rank: int
+
+    def predict(self, codes: Float64) -> Float64:
+        """(N, n), of codes (N, m)."""
+        return self.mean_targets + ((codes - self.mean) / self.scale) @ self.weights
+
+
+def fit_linear(codes: Float64, targets: Float64) -> LinearFit:
+    """Least squares with an intercept; of minimum norm where it is not determined.
+
+    By QR and the singular values of R, cut at `CUTOFF`, over standardised codes. With more
+    codes than samples (pixels), over the codes as they are, as the published regressions do,
+    by the eigenvalues of the Gram matrix of the samples, cut at 1e-12.
+
+    Args:
+        codes: (N, m).
+        targets: (N, n).
+    """
+    mean, mean_targets = codes.mean(0), targets.mean(0)
+    centred, wanted = codes - mean, targets - mean_targets
+    samples, width = codes.shape
+    if width >= samples:
+        values, vectors = np.linalg.eigh(centred @ centred.T)
+        kept = values > _WIDE_CUTOFF**2 * max(values[-1], np.finfo(float).tiny)
+        vectors = vectors[:, kept]
+        weights = centred.T @ (vectors @ ((vectors.T @ wanted) / values[kept][:, None]))
+        return LinearFit(mean, np.ones(width), weights, mean_targets, int(kept.sum()))
+    scale = np.where(varying(codes), centred.std(0), np.inf)
+    q, r = np.linalg.qr(centred / scale)
+    u, s, vt = np.linalg.svd(r)
+    kept = s > CUTOFF * max(s[0], np.finfo(float).tiny)
+    weights = vt[kept].T @ ((u[:, kept].T @ (q.T @ wanted)) / s[kept][:, None])
+    return LinearFit(mean, scale, weights, mean_targets, int(kept.sum()))
+
+
+def determination(targets: Float64, predicted: Float64) -> Float64:
+    """The coefficient of determination per column, (n,); NaN where a target is constant.
+
+    R2 = 1 - sum (z - predicted)^2 / sum (z - mean z)^2, the mean that of the scored samples.
+    """
+    residual = ((targets - predicted) ** 2).sum(0)
+    total = ((targets - targets.mean(0)) ** 2).sum(0)
+    moves = varying(targets)
+    return _share(residual, total, moves)
+
+
+def _share(residual: Float64, total: Float64, moves: npt.NDArray[np.bool_]) -> Float64:
+    """1 - residual / total where a target moves, NaN elsewhere."""
+    found = np.maximum(1 - residual / np.where(moves, total, 1), LOWEST)
+    return np.where(moves, found, np.nan)
+
+
+def splits(samples: int, folds: Folds) -> list[tuple[slice, slice]]:
+    """Rows to fit on and rows to score, by convention.
+
+    Args:
+        samples: N.
+        folds: 2: each half of the rows, as they stand, scored by the fit on the other;
+            "single": fitted on the first half, scored on the second, as published for 3DIdent
+            (Zimmermann et al. 2021, section 4.2); "in-sample": fitted and scored on all rows,
+            as published for synthetic data (section 4.1).
+
+    Raises:
+        UsageError: folds is none of these.
+    """
+    first, second = slice(0, samples // 2), slice(samples // 2, samples)
+    if folds == 2:
+        return [(second, first), (first, second)]
+    if folds == "single":
+        return [(first, second)]
+    if folds == "in-sample":
+        return [(slice(0, samples), slice(0, samples))]
+    raise UsageError(f"folds must be one of {', '.join(map(repr, FOLDS))}, found {folds!r}")
+
+
+def drawn_folds(samples: int, folds: Folds) -> tuple[slice, ...]:
+    """The stretches of rows in which a bootstrap draws."""
+    if folds == "in-sample":
+        return (slice(0, samples),)
+    return slice(0, samples // 2), slice(samples // 2, samples)
+
+
+def whitened(codes: Float64) -> Float64:
+    """(N, rank): an affine image of the codes (N, m), of mean 0 and covariance 1; m < N."""
+    u, s, _ = np.linalg.svd(standardised(codes), full_matrices=False)
+    return u[:, s > CUTOFF * max(s[0], np.finfo(float).tiny)] * np.sqrt(len(codes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Moments:
+    """Weighted means and covariances of codes (width k) and factors, one set a draw.
+
+    Attributes:
+        mean_codes: (b, k).
+        mean_factors: (b, n).
+        codes: (b, k, k), covariance.
+        cross: (b, k, n).
+        factors: (b, n), variances.
+    """
+
+    mean_codes: Float64
+    mean_factors: Float64
+    codes: Float64
+    cross: Float64
+    factors: Float64
+
+    @classmethod
+    def of(cls, codes: Float64, factors: Float64, counts: Float64) -> Moments:
+        """Those of codes (N, k) and factors (N, n) under counts (b, N)."""
+        width = codes.shape[1]
+        products = weighted_moments(
+            np.concatenate([np.ones((len(codes), 1)), codes, factors], 1), counts
+        )
+        mean = products[:, 0, 1:]
+        covariance = products[:, 1:, 1:] - mean[:, :, None] * mean[:, None, :]
+        return cls(
+            mean[:, :width],
+            mean[:, width:],
+            covariance[:, :width, :width],
+            covariance[:, :width, width:],
+            np.diagonal(covariance, axis1=1, axis2=2)[:, width:],
+        )
+
+    def weights(self) -> Float64:
+        """Least squares from codes to factors, (b, k, n)."""
+        ridge = _RIDGE * np.eye(self.codes.shape[1])
+        return np.linalg.solve(self.codes + ridge, self.cross)
+
+
+def refitted_determination(train: Moments, test: Moments) -> Float64:
+    """R2 per factor on one set of rows of the fit on another, (b, n), from moments alone.
+
+    With weights W, the residual z - z0 - W^T (c - c0) has mean square var z - 2 W.cov(c, z)
+    + W^T cov(c) W plus its squared mean, over the rows scored.
+    """
+    weights = train.weights()
+    shift = test.mean_factors - train.mean_factors
+    moved = test.mean_codes - train.mean_codes
+    offset = shift - np.einsum("bkn,bk->bn", weights, moved)
+    explained = 2 * (weights * test.cross).sum(1) - (weights * (test.codes @ weights)).sum(1)
+    residual = np.maximum(test.factors - explained, 0) + offset**2
+    return _share(residual, test.factors, test.factors > CONSTANT**2)
+
+
+def held_determination(targets: Float64, predicted: Float64, counts: Float64) -> Float64:
+    """R2 per factor of predictions that stay, under counts (b, N): (b, n)."""
+    scaled = standardised(targets)
+    residual = standardised_residual(targets, predicted) ** 2
+    total = counts.sum(1)[:, None]
+    mean = counts @ scaled / total
+    variance = counts @ scaled**2 / total - mean**2
+    moves = varying(targets) & (variance > CONSTANT**2)
+    return _share(counts @ residual / total, variance, moves)
+
+
+def standardised_residual(targets: Float64, predicted: Float64) -> Float64:
+    """Residuals in standard deviations of the targets; 0 where a target is constant."""
+    moves = varying(targets)
+    return np.where(moves, (targets - predicted) / np.where(moves, targets.std(0), 1), 0.0)

@@ -1,0 +1,92 @@
+"""Mutual information of binned factors and codes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import MissingExtraError, UsageError
+from threedident.evaluate.metrics._arrays import Float64
+
+try:
+    from scipy import sparse
+    from scipy.special import xlogy
+except ImportError as error:
+    raise MissingExtraError("scipy", "train", "scoring") from error
+
+Bins = npt.NDArray[np.int64]
+
+BINS = 20
+BINNINGS = ("width", "quantile")
+_CODES_AT_ONCE = 8
+_ROUNDING = 1e-9  # nats
+
+
+def binned(values: Float64, bins: int, binning: str) -> Bins:
+    """The bin of every value, (N, k), 0..bins - 1, each column by itself.
+
+    Args:
+        values: (N, k).
+        bins: how many, 2 to 200.
+        binning: "width": equally wide, from the smallest to the largest value; "quantile":
+            equally full as far as ties allow.
+
+    Raises:
+        UsageError: bins or binning does not fit.
+    """
+    if not 2 <= bins <= 200:
+        raise UsageError(f"bins must lie in 2..200, found {bins}")
+    if binning not in BINNINGS:
+        raise UsageError(f"binning must be one of {', '.join(BINNINGS)}, found {binning!r}")
+    found = np.empty(values.shape, np.int64)
+    for column, row in zip(found.T, values.T, strict=True):
+        low, high = row.min(), row.max()
+        if binning == "width":
+            width = high - low if high > low else 1.0
+            column[:] = np.minimum((row - low) / width * bins, bins - 1).astype(np.int64)
+        else:
+            edges = np.quantile(row, np.arange(1, bins) / bins)
+            column[:] = np.searchsorted(edges, row, side="right")
+    return found
+
+
+def information(factors: Bins, codes: Bins, bins: int, counts: Float64) -> tuple[Float64, Float64]:
+    """Plug-in mutual information of every factor and code, in nats, under counts.
+
+    I(z_i; c_j) = H(z_i) + H(c_j) - H(z_i, c_j), of the observed frequencies; its bias is about
+    (bins - 1)^2 / (2 N) for independent columns.
+
+    Args:
+        factors: (N, n), bins.
+        codes: (N, m), bins.
+        bins: how many there are.
+        counts: (b, N), how often each row counts.
+
+    Returns:
+        Information (b, n, m) and the factors' entropies (b, n).
+    """
+    samples, n = factors.shape
+    # Sums of whole numbers below 2^24 are exact in float32.
+    weights = np.ascontiguousarray(counts.T.astype(np.float32))
+    total = counts.sum(1)
+    found = np.empty((len(counts), n, codes.shape[1]))
+    entropies = np.empty((len(counts), n))
+    for start in range(0, codes.shape[1], _CODES_AT_ONCE):
+        some = codes[:, start : start + _CODES_AT_ONCE]
+        pairs = np.arange(n)[:, None] * some.shape[1] + np.arange(some.shape[1])
+        cells = (pairs * bins + factors[:, :, None]) * bins + some[:, None, :]
+        width = pairs.size
+        rows = np.arange(0, samples * width + 1, width)
+        ones = np.ones(cells.size, np.float32)
+        places = sparse.csr_matrix(
+            (ones, cells.ravel(), rows), shape=(samples, width * bins * bins)
+        )
+        tables = (places.T.tocsr() @ weights).astype(np.float64) / total
+        tables = tables.reshape(n, some.shape[1], bins, bins, len(counts))
+        of_factors, of_codes = tables.sum(3), tables.sum(2)
+        entropy = -xlogy(of_factors, of_factors).sum(2)
+        joint = -xlogy(tables, tables).sum((2, 3))
+        both = entropy - xlogy(of_codes, of_codes).sum(2) - joint
+        found[:, :, start : start + some.shape[1]] = np.moveaxis(both, 2, 0)
+        entropies[:] = entropy[:, 0].T
+    return np.where(found > _ROUNDING, found, 0), entropies

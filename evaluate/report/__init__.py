@@ -1,0 +1,1 @@
+"""The report of a scored submission, as a page of HTML."""

@@ -1,0 +1,1 @@
+"""A stranger's encoder in a process of its own."""

@@ -1,0 +1,436 @@
+"""Codes of a dataset's images, from an encoder that runs in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.datasets.dataset import ThreeDIdent
+from threedident.errors import UsageError
+from threedident.evaluate.runner import protocol as messages
+from threedident.evaluate.seen import read_claim
+from threedident.evaluate.submissions.embeddings import MOST_CODES
+from threedident.evaluate.submissions.submission import TRUSTED, Submission
+from threedident.progress import Progress
+from threedident.storage.atomic_files import is_running
+
+Float32 = npt.NDArray[np.float32]
+
+BATCH_SIZE = 256
+TIME_LIMIT = 7200.0  # s, for everything
+MEMORY_LIMIT = 8.0  # GB
+
+_SCRATCH = "3dident-encoder-"
+_LARGEST_FILE = 1 << 30  # that code which is trusted may write, in its scratch folder
+_LOOK_EVERY = 0.1  # s
+_PATIENCE = 5.0  # s, until what has been killed is gone
+_LAST_WORDS = 2000  # bytes of its standard error that are kept
+_LAST_PIECES = 16
+_LONGEST_QUOTE = 600  # characters
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """What an encoder gave.
+
+    Attributes:
+        codes: (N, m) float32.
+        external: files beside an ONNX file that hold its weights.
+        network_blocked: whether its process had no network; None where none was started.
+        about: what else there is to say of it, as text.
+        trained_on: what is recorded of the images that an encoder of this toolkit was trained
+            on; see `seen.training_record`.
+    """
+
+    codes: Float32
+    external: tuple[str, ...] = ()
+    network_blocked: bool | None = None
+    about: str | None = None
+    trained_on: Mapping[str, Any] | None = None
+
+
+def encode(
+    submission: Submission,
+    dataset: ThreeDIdent,
+    *,
+    batch_size: int = BATCH_SIZE,
+    time_limit: float = TIME_LIMIT,
+    memory_limit: float = MEMORY_LIMIT,
+) -> Float32:
+    """The codes of all images, (N, m); see `run_encoder`."""
+    return run_encoder(
+        submission,
+        dataset,
+        batch_size=batch_size,
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+    ).codes
+
+
+def run_encoder(
+    submission: Submission,
+    dataset: ThreeDIdent,
+    *,
+    batch_size: int = BATCH_SIZE,
+    time_limit: float = TIME_LIMIT,
+    memory_limit: float = MEMORY_LIMIT,
+) -> Encoding:
+    """The codes of all images, by an encoder or from a file of embeddings.
+
+    Whatever the submission does happens in a process with limits, and ends with it.
+
+    Args:
+        submission: one that may be run (see `identify`); no reference.
+        dataset: the test set.
+        batch_size: images at once.
+        time_limit: seconds for everything.
+        memory_limit: GB that the process may allocate.
+
+    Raises:
+        UsageError: it does not fit, fails, or passes a limit; the message says which.
+    """
+    count, (height, width, channels) = len(dataset), dataset.source.shape
+    codes: Float32 | None = None
+    with (
+        _Process(submission, dataset, time_limit, memory_limit) as process,
+        Progress("encoding", count) as progress,
+    ):
+        about = process.ready()
+        for start in range(0, count, batch_size):
+            numbers = range(start, min(start + batch_size, count))
+            pixels = b""
+            if submission.kind != "embeddings":
+                images = dataset.images(numbers).cpu().contiguous().numpy()
+                assert images.shape == (len(numbers), channels, height, width)
+                pixels = images.tobytes()
+            part = process.codes(len(numbers), pixels, start)
+            if codes is None:
+                codes = np.empty((count, part.shape[1]), np.float32)
+            if part.shape[1] != codes.shape[1]:
+                raise UsageError(
+                    f"{submission.name} gave {codes.shape[1]} codes for the first images and "
+                    f"{part.shape[1]} from image {start} on: expected the same number for all"
+                )
+            codes[start : numbers.stop] = part
+            process.done = numbers.stop
+            progress.advance(len(numbers))
+    assert codes is not None
+    network = about.get("network") is True
+    external, claim = _names(about.get("external")), read_claim(about.get("trained_on"))
+    return Encoding(codes, external, network, trained_on=claim)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """A list of file names that the process sent, if it is one."""
+    if isinstance(value, list) and all(isinstance(name, str) for name in value):
+        return tuple(value)
+    return ()
+
+
+class _Process:
+    """The process that runs an encoder, and what is said to it and by it."""
+
+    def __init__(
+        self, submission: Submission, dataset: ThreeDIdent, time_limit: float, memory: float
+    ) -> None:
+        self._name = submission.name
+        self._time_limit, self._memory = time_limit, memory
+        self._count = len(dataset)
+        self.done = 0
+        self._deadline = time.monotonic() + time_limit
+        self._looked = 0.0
+        self._said = b""
+        trusted = submission.kind in TRUSTED
+        self._scratch = _make_scratch() if trusted else None
+        height, width, channels = dataset.source.shape
+        path = submission.path
+        self._task = messages.task(
+            {
+                "kind": submission.kind,
+                "path": submission.name if path is None else str(path.resolve()),
+                "checkpoint": submission.checkpoint and str(submission.checkpoint.resolve()),
+                "folder": str(Path.cwd()),
+                "count": self._count,
+                "shape": None if submission.kind == "embeddings" else [channels, height, width],
+                "threads": _threads(),
+                "memory": int(memory * 1e9),
+                "file_size": _LARGEST_FILE if trusted else 0,
+                "readable": None if trusted or path is None else [str(path.resolve().parent)],
+                "writable": [str(self._scratch)] if self._scratch else [],
+            }
+        )
+        self._environment = self._make_environment(trusted)
+
+    def _make_environment(self, trusted: bool) -> dict[str, str]:
+        """A stranger's file learns nothing of ours; code that is trusted runs as it would."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if trusted or name in _PASSED_ON or name.startswith("PYTHON")
+        }
+        if self._scratch is not None:
+            kept["TMPDIR"] = str(self._scratch)
+        # One thread until the walls are up.
+        return {**kept, "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "threedident.evaluate.runner.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._in, self._out, self._err = (
+            self._process.stdin.fileno(),
+            self._process.stdout.fileno(),
+            self._process.stderr.fileno(),
+        )
+        for descriptor in (self._in, self._out, self._err):
+            os.set_blocking(descriptor, False)
+        self._waiting = bytearray(self._task)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _kill(self) -> None:
+        """Ends the process and all that it has started."""
+        below = _descendants(self._process.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in below:  # those that have made a session of their own
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        patience = time.monotonic() + _PATIENCE
+        while any(map(_runs, below)) and time.monotonic() < patience:
+            time.sleep(0.01)
+
+    def ready(self) -> dict[str, Any]:
+        """Waits until the encoder is loaded; returns what it says of itself."""
+        kind, size, _ = self._head()
+        if kind != messages.READY or size > messages.MOST_TEXT:
+            raise self._nonsense()
+        try:
+            about = json.loads(self._read(size))
+        except (ValueError, RecursionError):
+            raise self._nonsense() from None
+        if not isinstance(about, dict):
+            raise self._nonsense()
+        return about
+
+    def codes(self, rows: int, pixels: bytes, start: int) -> Float32:
+        """The codes of the next images."""
+        self._waiting += messages.COUNT.pack(rows) + pixels
+        kind, found, columns = self._head()
+        if kind != messages.CODES:
+            raise self._nonsense()
+        if found != rows:
+            raise UsageError(
+                f"{self._name} gave {found} rows for {rows} images (from image {start} on): "
+                "expected a row for every image"
+            )
+        if not 1 <= columns <= MOST_CODES:
+            raise UsageError(
+                f"{self._name} gave {columns} codes for an image, expected 1 to {MOST_CODES}"
+            )
+        content = self._read(rows * columns * 4)
+        codes = np.frombuffer(content, "<f4").reshape(rows, columns).astype(np.float32)
+        finite = np.isfinite(codes).all(1)
+        if not finite.all():
+            first = int(np.argmin(finite))
+            raise UsageError(
+                f"{self._name}: the codes of image {start + first} are not finite in float32 "
+                f"({codes[first][~np.isfinite(codes[first])][0]}; {int((~finite).sum())} of these "
+                f"{rows} images have such codes)"
+            )
+        return codes
+
+    def _head(self) -> tuple[int, int, int]:
+        kind, first, second = messages.HEAD.unpack(self._read(messages.HEAD.size))
+        if kind == messages.ERROR:
+            text = self._read(min(first, messages.MOST_TEXT)).decode("utf-8", "replace")
+            failure, said = text[:1], _printable(text[1:])
+            if failure == messages.FAILURES["known"]:
+                raise UsageError(said)
+            if failure == messages.FAILURES["memory"]:
+                raise self._out_of_memory(said)
+            raise UsageError(f"{self._name} failed{self._where()}: {said}")
+        return kind, first, second
+
+    def _read(self, count: int) -> bytes:
+        """So many bytes from the process, while what waits for it is sent."""
+        got = bytearray()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._out, selectors.EVENT_READ)
+            selector.register(self._err, selectors.EVENT_READ)
+            if self._waiting:
+                selector.register(self._in, selectors.EVENT_WRITE)
+            while len(got) < count:
+                self._look()
+                for key, _ in selector.select(_LOOK_EVERY):
+                    match key.fd:
+                        case self._in:
+                            if not self._send():
+                                selector.unregister(self._in)
+                        case self._err:
+                            if not self._listen():
+                                selector.unregister(self._err)
+                        case _:
+                            piece = os.read(self._out, min(1 << 20, count - len(got)))
+                            if not piece:
+                                raise self._death()
+                            got += piece
+        return bytes(got)
+
+    def _send(self) -> bool:
+        """Sends a piece; whether there is more to send."""
+        try:
+            sent = os.write(self._in, memoryview(self._waiting)[: 1 << 20])
+        except BrokenPipeError:  # it has ended: what it said is still to be read
+            sent = len(self._waiting)
+        del self._waiting[:sent]
+        return bool(self._waiting)
+
+    def _listen(self) -> bool:
+        """Keeps the last of what it prints; whether there may be more."""
+        piece = os.read(self._err, 1 << 16)
+        self._said = (self._said + piece)[-_LAST_WORDS:]
+        return bool(piece)
+
+    def _look(self) -> None:
+        """Looks at the limits."""
+        now = time.monotonic()
+        if now > self._deadline:
+            raise UsageError(
+                f"{self._name} was stopped after {self._time_limit:g} s{self._where()}: "
+                "--time-limit gives it more"
+            )
+        if now - self._looked > _LOOK_EVERY:
+            self._looked = now
+            used = sum(map(_memory, (self._process.pid, *_descendants(self._process.pid))))
+            if used > self._memory * 1e9:
+                raise self._out_of_memory(f"{used / 1e9:.3g} GB in use")
+
+    def _where(self) -> str:
+        return f", with {self.done} of {self._count} images done"
+
+    def _out_of_memory(self, said: str) -> UsageError:
+        return UsageError(
+            f"{self._name} needs more than the {self._memory:g} GB of memory it may use"
+            f"{self._where()} ({said}): --memory-limit gives it more"
+        )
+
+    def _nonsense(self) -> UsageError:
+        return UsageError(
+            f"the process of {self._name} sent what makes no sense{self._where()}: it is stopped"
+        )
+
+    def _death(self) -> UsageError:
+        """Why the process is gone."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_LAST_PIECES):  # something that it left may print for ever
+                if not self._listen():
+                    break
+        code = self._process.poll()
+        how = "closed its output"
+        if code is not None:
+            number = -code if code < 0 else code - 128
+            how = f"ended with exit code {code}"
+            if code < 0 or code > 128:
+                with contextlib.suppress(ValueError):
+                    how = f"was ended by {signal.Signals(number).name}"
+        said = _printable(self._said.decode("utf-8", "replace").strip())[-_LONGEST_QUOTE:]
+        return UsageError(
+            f"the process of {self._name} {how}{self._where()}"
+            + (f"; it said: {said}" * bool(said))
+        )
+
+
+def _printable(text: str) -> str:
+    """Text of a stranger in one line, without what a terminal would obey."""
+    line = " ".join(text.split())
+    kept = "".join(c if c.isprintable() else "?" for c in line)
+    if len(kept) > _LONGEST_QUOTE:
+        kept = kept[:_LONGEST_QUOTE] + " ..."
+    return kept
+
+
+def _threads() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes below one, where the system says which."""
+    found, waiting = [], [pid]
+    while waiting:
+        for path in _children_files(waiting.pop()):
+            with contextlib.suppress(OSError):
+                children = [int(each) for each in path.read_text().split()]
+                found += children
+                waiting += children
+    return found
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
+def _children_files(pid: int) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from Path(f"/proc/{pid}/task").glob("*/children")
+
+
+def _memory(pid: int) -> int:
+    """Bytes in use by a process, files that it only maps aside; 0 where nobody says."""
+    kinds: Mapping[str, int] = {}
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        kinds = {
+            line.split(":")[0]: int(line.split()[1]) * 1024
+            for line in lines
+            if line.startswith(("RssAnon", "RssShmem"))
+        }
+    return sum(kinds.values())
+
+
+def _make_scratch() -> Path:
+    """A folder for what trusted code writes; those that killed processes left are removed."""
+    parent = Path(tempfile.gettempdir())
+    for old in parent.glob(f"{_SCRATCH}*"):
+        pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]
+        if pid.isdigit() and not is_running(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=parent))

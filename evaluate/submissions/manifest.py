@@ -1,0 +1,292 @@
+"""A submission's manifest: a small TOML file in which its authors say what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from threedident.errors import UsageError
+from threedident.evaluate.report.html import is_web_link
+from threedident.evaluate.report.labels import TRACKS, is_entry_id
+
+NAME = "SUBMISSION.toml"
+OUTPUT_SPACES = ("box", "sphere", "unbounded", "other")
+CONDITIONALS = ("normal", "laplace", "gennorm", "uniform", "vmf", "other")
+#: How hyper-parameters were chosen. Choosing on the test split is allowed, and shown.
+CHOSEN = ("published", "validation split", "test split", "training split", "not tuned", "other")
+_PAIRS = ("pairs-matched", "pairs-exact")
+_LARGEST_FILE = 65_536
+_MOST_SEEDS = 100
+_MOST_AUTHORS = 50
+_MOST_WIDTHS = 10
+#: What the template has where its reader is to write.
+FILL_IN = "FILL IN"
+#: Values of an earlier template, which nobody means.
+_PLACEHOLDERS: dict[str, Any] = {
+    "name": "Our encoder",
+    "authors": ["A. Author", "B. Author"],
+    "link": "https://example.org/paper",
+    "entry": "our-encoder",
+}
+_UNMISTAKABLE = ("authors", "link")  # the others can be meant
+
+
+@dataclasses.dataclass(frozen=True)
+class SubmissionManifest:
+    """What the authors of a submission declare.
+
+    Attributes:
+        name: of the submission, as a leaderboard shows it.
+        authors: their names.
+        method: what it is, in a line.
+        link: to a paper or code, http or https; None where there is none.
+        preprocessing: what is done to an image before the encoder.
+        output_space: box, sphere, unbounded or other.
+        track: what it was trained with; see `labels.TRACKS`.
+        conditional: of positive pairs, p(z~ | z); None on tracks without.
+        width: of the conditional in raw units, one number or one per factor; None likewise.
+        preset: of the images it was trained on.
+        images: how many different ones.
+        steps: of training.
+        hyperparameters: how they were chosen.
+        entry: the id of its row in a leaderboard; runs with one id form one row.
+        seed: of this training run.
+        data_seeds: seeds of the rendered images it was trained on.
+        submission: the file's name without its folder, `package.module:factory` or
+            `reference:NAME`, of the submission it belongs to; None where it does not say.
+    """
+
+    name: str
+    authors: tuple[str, ...]
+    method: str
+    link: str | None
+    preprocessing: str
+    output_space: str
+    track: str
+    conditional: str | None
+    width: float | tuple[float, ...] | None
+    preset: str
+    images: int
+    steps: int
+    hyperparameters: str
+    entry: str
+    seed: int
+    data_seeds: tuple[int, ...]
+    submission: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        fields = dataclasses.asdict(self)
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+
+def read_manifest(path: Path) -> SubmissionManifest:
+    """The manifest in a file.
+
+    Raises:
+        UsageError: it cannot be read or does not fit; the message names the field.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read the manifest {path}: {error.strerror}") from error
+    if len(content) > _LARGEST_FILE:
+        raise UsageError(f"the manifest {path} is larger than {_LARGEST_FILE} bytes")
+    try:
+        data = tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or too deep
+        raise UsageError(f"the manifest {path} is not TOML: {error}") from error
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
+    """The manifest that plain data describe.
+
+    Args:
+        data: its fields.
+        source: what an error calls it.
+
+    Raises:
+        UsageError: a field is missing, unknown, still as in the template, or does not fit.
+    """
+    left = [key for key, value in data.items() if value in (FILL_IN, [FILL_IN])]
+    if left:
+        raise UsageError(
+            f"{source}: {', '.join(left)} {_verb(left)} still to be filled in. To score without a "
+            "manifest, move it elsewhere"
+        )
+    try:
+        return _parse(dict(data))
+    except _Invalid as error:
+        raise UsageError(
+            f"{source}: {error}. `3dident evaluate --template` prints a manifest with all fields"
+        ) from error
+
+
+class _Invalid(Exception):
+    """What does not fit, without the name of the file."""
+
+
+def refuse_placeholders(manifest: Mapping[str, Any], source: str) -> None:
+    """Refuses a manifest that still names the example authors or link of an earlier template.
+
+    Args:
+        manifest: its fields, which fit.
+        source: what an error calls it.
+
+    Raises:
+        UsageError: it does; the message names every field that is as in the template.
+    """
+    left = [key for key, value in _PLACEHOLDERS.items() if manifest.get(key) == value]
+    if any(key in _UNMISTAKABLE for key in left):
+        raise UsageError(
+            f"{source}: {', '.join(left)} {_verb(left)} as in the template. Write what is true of "
+            "the submission, and evaluate again"
+        )
+
+
+def _verb(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _parse(data: dict[str, Any]) -> SubmissionManifest:
+    names = [field.name for field in dataclasses.fields(SubmissionManifest)]
+    for key in data:
+        if key not in names:
+            raise _Invalid(f"unknown field {key!r:.60}: expected {', '.join(names)}")
+    track = _choice(data, "track", tuple(TRACKS))
+    conditional: str | None = None
+    width: float | tuple[float, ...] | None = None
+    if track in _PAIRS:
+        conditional = _choice(data, "conditional", CONDITIONALS)
+        width = _width(_needed(data, "width"))
+    else:
+        for key in ("conditional", "width"):
+            if data.get(key) is not None:
+                raise _Invalid(f"{key} is for the tracks {' and '.join(_PAIRS)}, found {track!r}")
+    entry = _text(data, "entry", 64)
+    if not is_entry_id(entry):
+        raise _Invalid(
+            f"entry must be an id of small letters, digits and '-', at most 64, found {entry!r:.80}"
+        )
+    return SubmissionManifest(
+        name=_text(data, "name", 80),
+        authors=tuple(_list(data, "authors", _MOST_AUTHORS, lambda v: _plain(v, "authors", 100))),
+        method=_text(data, "method", 200),
+        link=_link(data),
+        preprocessing=_text(data, "preprocessing", 1000),
+        output_space=_choice(data, "output_space", OUTPUT_SPACES),
+        track=track,
+        conditional=conditional,
+        width=width,
+        preset=_text(data, "preset", 80),
+        images=_whole(_needed(data, "images"), "images"),
+        steps=_whole(_needed(data, "steps"), "steps"),
+        hyperparameters=_choice(data, "hyperparameters", CHOSEN),
+        entry=entry,
+        seed=_whole(_needed(data, "seed"), "seed"),
+        data_seeds=tuple(
+            _list(data, "data_seeds", _MOST_SEEDS, lambda v: _whole(v, "data_seeds"), least=0)
+        ),
+        submission=None if data.get("submission") is None else _text(data, "submission", 300),
+    )
+
+
+def _needed(data: Mapping[str, Any], key: str) -> Any:
+    if data.get(key) is None:
+        raise _Invalid(f"{key} is missing")
+    return data[key]
+
+
+def _plain(value: Any, key: str, most: int) -> str:
+    """One line of text that shows all it holds."""
+    if not isinstance(value, str) or not 1 <= len(value) <= most or value != value.strip():
+        raise _Invalid(f"{key} must be text of 1 to {most} characters, found {value!r:.80}")
+    if not value.isprintable():
+        raise _Invalid(f"{key} must be one line without invisible characters, found {value!r:.80}")
+    return value
+
+
+def _text(data: Mapping[str, Any], key: str, most: int) -> str:
+    return _plain(_needed(data, key), key, most)
+
+
+def _choice(data: Mapping[str, Any], key: str, choices: Sequence[str]) -> str:
+    value = _needed(data, key)
+    if not isinstance(value, str) or value not in choices:
+        raise _Invalid(f"{key} must be one of {', '.join(choices)}, found {value!r:.80}")
+    return value
+
+
+def _list(
+    data: Mapping[str, Any], key: str, most: int, check: Callable[[Any], Any], least: int = 1
+) -> list[Any]:
+    value = _needed(data, key)
+    if not isinstance(value, list) or not least <= len(value) <= most:
+        raise _Invalid(f"{key} must be a list of {least} to {most} values, found {value!r:.80}")
+    return [check(each) for each in value]
+
+
+def _link(data: Mapping[str, Any]) -> str | None:
+    if data.get("link") is None:
+        return None
+    link = _text(data, "link", 300)
+    if not is_web_link(link):
+        raise _Invalid(f"link must begin with https:// or http://, found {link!r:.80}")
+    return link
+
+
+def _whole(value: Any, key: str) -> int:
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise _Invalid(f"{key} must be a whole number in [0, 2^64), found {value!r:.80}")
+    return value
+
+
+def _width(value: Any) -> float | tuple[float, ...]:
+    if isinstance(value, list) and 1 <= len(value) <= _MOST_WIDTHS:
+        return tuple(_positive(each) for each in value)
+    return _positive(value)
+
+
+def _positive(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise _Invalid(f"width must be a number above 0 or a list of them, found {value!r:.80}")
+    return float(value)
+
+
+def template() -> str:
+    """A manifest to fill in."""
+
+    def some(values: Sequence[str]) -> str:
+        return ", ".join(values)
+
+    return f"""\
+# Beside the submission as {NAME}, or given with --manifest. Write over every "{FILL_IN}".
+submission = "{FILL_IN}"  # the file it belongs to, such as "encoder.onnx"; may be left out
+name = "{FILL_IN}"
+authors = ["{FILL_IN}"]
+method = "{FILL_IN}"  # a line, such as "InfoNCE, ResNet-18"
+# link = "https://..."  # to a paper or code; may be left out
+preprocessing = "{FILL_IN}"  # such as "mean and standard deviation of the training images"
+output_space = "{FILL_IN}"  # {some(OUTPUT_SPACES)}
+
+# What it was trained with.
+track = "{FILL_IN}"  # {some(tuple(TRACKS))}
+conditional = "{FILL_IN}"  # of {some(_PAIRS)}; else left out: {some(CONDITIONALS)}
+width = "{FILL_IN}"  # likewise; a number in raw units, or a list with one per factor
+preset = "{FILL_IN}"  # of the images, such as "3dident"
+images = "{FILL_IN}"  # a number: how many different ones
+steps = "{FILL_IN}"  # a number
+hyperparameters = "{FILL_IN}"  # how they were chosen: {some(CHOSEN)}
+
+# Runs of one entry form one row of a leaderboard; three seeds make it complete.
+entry = "{FILL_IN}"  # an id, of small letters, digits and "-"
+seed = "{FILL_IN}"  # a number: of this training run
+# A list of numbers: seeds of the rendered images it was trained on; these cannot test it afresh.
+data_seeds = "{FILL_IN}"
+"""

@@ -1,0 +1,199 @@
+"""What someone hands in: which kind it is, whether it may be run, and its hash."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.machinery
+import importlib.util
+import re
+import sys
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from threedident.errors import UsageError
+from threedident.evaluate.submissions.embeddings import SUFFIXES
+from threedident.evaluate.submissions.onnx_check import check_external
+
+#: What is said of a kind that runs its author's code.
+TRUSTED = ("python", "torch")
+REFERENCE = "reference:"
+REFERENCES = ("identity", "random", "pca", "supervised", "encoder")
+_TRAINED = ("supervised", "encoder")  # by this toolkit, and read from a checkpoint
+
+_EXPORTED, _SCRIPTED, _ONNX = ".pt2", (".pt", ".ts", ".pth"), ".onnx"
+_FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_CHUNK = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """An encoder, or what one has recovered.
+
+    Attributes:
+        kind: embeddings, onnx, python, torch or reference.
+        name: of the file without its folder, or the reference.
+        path: the file; None where there is none.
+        checkpoint: for a Python factory or a reference.
+        options: of a reference, as text.
+    """
+
+    kind: str
+    name: str
+    path: Path | None = None
+    checkpoint: Path | None = None
+    options: str = ""
+
+
+def identify(
+    reference: str | Path, *, trust: bool = False, checkpoint: Path | None = None
+) -> Submission:
+    """What a path or name on the command line means. Nothing is loaded.
+
+    Args:
+        reference: a file, `package.module:factory`, or `reference:NAME`.
+        trust: whether code of its author may be run.
+        checkpoint: handed to a Python factory.
+
+    Raises:
+        UsageError: it is nothing that can be scored, or it would run code and is not trusted.
+    """
+    text = str(reference)
+    found = _identify(text, checkpoint)
+    if checkpoint is not None and found.kind != "python":
+        raise UsageError(
+            f"--checkpoint is for a Python factory (package.module:factory); {text} is another "
+            "kind of submission"
+        )
+    for path in (found.path, found.checkpoint):
+        if path is not None and not path.is_file():
+            raise UsageError(f"there is no file {path}")
+    if found.kind == "torch" and found.path is not None:
+        _refuse_checkpoint(found.path)
+    if found.kind in TRUSTED and not trust:
+        raise UsageError(
+            f"{found.name} can run any code of its author when it is loaded, with your rights: "
+            "its process has limits of time and memory, which are no wall against ill will. Add "
+            "--trust if you know who made it; ONNX and embeddings need no trust"
+        )
+    return found
+
+
+def _identify(text: str, checkpoint: Path | None) -> Submission:
+    path = Path(text)
+    if text.startswith(REFERENCE):
+        name, _, options = text.removeprefix(REFERENCE).partition("=")
+        if name not in REFERENCES:
+            raise UsageError(
+                f"unknown reference encoder {name!r}: expected one of "
+                + ", ".join(REFERENCE + each for each in REFERENCES)
+            )
+        if name in _TRAINED:
+            if not options:
+                raise UsageError(f"which checkpoint? {REFERENCE}{name}=CHECKPOINT")
+            file = Path(options)
+            if file.is_dir():  # of a run
+                file = file / "encoder.pt"
+            return Submission("reference", REFERENCE + name, checkpoint=file)
+        return Submission("reference", text, options=options)
+    if path.suffix in SUFFIXES:
+        return Submission("embeddings", path.name, path)
+    if path.suffix == _ONNX:
+        return Submission("onnx", path.name, path)
+    if path.suffix in (_EXPORTED, *_SCRIPTED):
+        return Submission("torch", path.name, path)
+    if _FACTORY.fullmatch(text):
+        return Submission("python", text, checkpoint=checkpoint)
+    raise UsageError(
+        f"cannot tell what {text!r} is: expected embeddings ({', '.join(SUFFIXES)}), an encoder "
+        f"({_ONNX}, {_EXPORTED}, {', '.join(_SCRIPTED)}), package.module:factory, or "
+        f"{REFERENCE}NAME with NAME one of {', '.join(REFERENCES)}"
+    )
+
+
+def is_submission(path: Path) -> bool:
+    """Whether `identify` takes a file, trusted or not: by its suffix, and no mere checkpoint."""
+    if path.suffix in _SCRIPTED:
+        return path.is_file() and _is_scripted(path)
+    return path.suffix in (*SUFFIXES, _ONNX, _EXPORTED)
+
+
+def _refuse_checkpoint(path: Path) -> None:
+    if path.suffix != _EXPORTED and not _is_scripted(path):
+        raise UsageError(
+            f"{path.name} is no TorchScript file, but may be a checkpoint. One that this toolkit "
+            f"wrote: {REFERENCE}encoder={path}, or `3dident export {path} --out encoder.onnx`"
+        )
+
+
+def _is_scripted(path: Path) -> bool:
+    """Tells torch.jit.save from torch.save by the names inside, before anything is unpickled."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return False
+    return any(name.split("/", 1)[-1].startswith("code/") for name in names)
+
+
+def digest(submission: Submission, external: Iterable[str] = ()) -> str | None:
+    """SHA-256 of a submission: of its file, or of several files' names and digests.
+
+    Args:
+        submission: of a Python factory, its module's file and its checkpoint count.
+        external: files beside it that belong to it.
+
+    Raises:
+        UsageError: a file is missing, outside of its folder or behind a link.
+    """
+    files: dict[str, Path] = {}
+    if submission.kind == "python":
+        module = submission.name.split(":")[0]
+        files[module] = find_module(module)
+    if submission.path is not None:
+        files[""] = submission.path
+        external = tuple(external)
+        check_external(submission.path, external)
+        files.update({name: submission.path.parent / name for name in external})
+    if submission.checkpoint is not None:
+        files["checkpoint"] = submission.checkpoint
+    digests = {name: file_digest(path) for name, path in sorted(files.items())}
+    if len(digests) <= 1:
+        return next(iter(digests.values()), None)
+    listing = "".join(f"{value}  {name}\n" for name, value in digests.items())
+    return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+
+
+def find_module(name: str) -> Path:
+    """The source file of a module, found without running it or the packages around it.
+
+    Raises:
+        UsageError: there is none.
+    """
+    first, *rest = name.split(".")
+    # As in the process that runs it, the current folder counts.
+    spec = importlib.machinery.PathFinder.find_spec(first, [str(Path.cwd()), *sys.path])
+    spec = spec or importlib.util.find_spec(first)
+    for part in rest:
+        places = spec.submodule_search_locations if spec else None
+        spec = importlib.machinery.PathFinder.find_spec(part, places) if places else None
+    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+        raise UsageError(
+            f"there is no module {name} with a file of its own: is its package installed, or its "
+            "folder the current one?"
+        )
+    return Path(spec.origin)

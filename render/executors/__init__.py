@@ -1,0 +1,1 @@
+"""Where images are rendered: processes of this machine, or a Ray cluster."""

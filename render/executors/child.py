@@ -1,0 +1,30 @@
+"""What a render process runs: a function that comes through a pipe.
+
+`threedident.render.executors.processes` starts this file as a script; it is never imported. The
+main module of whoever started it is not run again, as multiprocessing would do.
+"""
+
+import os
+import pickle
+import signal
+import sys
+from multiprocessing.connection import Connection
+
+
+def main() -> None:
+    """Runs the function, which gets the pipe and its other arguments."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to all: we decide
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    pipe = Connection(int(sys.argv[1]))
+    os.set_inheritable(pipe.fileno(), False)
+    sys.path[:], message = pipe.recv()
+    try:
+        function, arguments = pickle.loads(message)
+    except Exception as error:  # a module that is not found here, or does not load
+        pipe.send(error)
+        raise
+    function(pipe, *arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,439 @@
+"""A pool of render processes that outlives its members.
+
+Every worker is a process of its own with one engine in it. It is handed a few
+images at a time and sends each back as it is finished. A worker that dies, or is silent
+for too long, is replaced; the image it was at is tried again, up to three times.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import faulthandler
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.errors import RenderError, ThreeDIdentError
+from threedident.render.engine import Engine, EngineSettings, create_engine
+from threedident.render.executors.processes import ChildProcess, wait_for_close
+from threedident.storage.atomic_files import is_running
+
+Array = npt.NDArray[Any]
+
+MAX_ATTEMPTS = 3
+#: A worker is replaced after so many images. Its memory is flat (docs/rendering.md), so this
+#: only guards against what a new Blender or driver may leak; starting one takes a second.
+IMAGES_PER_WORKER = 1000
+#: Seconds without a finished image after which a worker counts as hung.
+DEFAULT_TIMEOUT = 600.0
+_AT_ONCE, _AT_ONCE_BATCHED = 8, 512  # images handed over to a worker at a time
+#: A file system in memory, where there is one.
+MEMORY = Path("/dev/shm")
+_SCRATCH = "3dident-scratch-"
+_START_LIMIT = 3  # workers in a row that die before they are ready
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One image to render: its number, and its latents (10,) in scene values."""
+
+    index: int
+    latents: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """A finished image, the seconds it took, and which worker made it."""
+
+    index: int
+    image: npt.NDArray[np.uint8]
+    seconds: float
+    worker: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """An image that could not be rendered in three attempts, and why."""
+
+    index: int
+    reason: str
+
+
+@dataclasses.dataclass
+class _Worker:
+    """A process, its end of the pipe, and what it still owes."""
+
+    process: ChildProcess
+    slot: int
+    log: Path
+    owed: collections.deque[Task] = dataclasses.field(default_factory=collections.deque)
+    taken: int = 0
+    ready: bool = False
+    started: float = dataclasses.field(default_factory=time.monotonic)
+    heard: float = dataclasses.field(default_factory=time.monotonic)
+
+
+def usable_processors() -> int:
+    """How many processors this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _worker_main(
+    pipe: Connection,
+    factory: Callable[..., Engine],
+    settings: EngineSettings,
+    threads: int,
+    device_index: int,
+    scratch: Path,
+    log: Path,
+) -> None:
+    """A worker process: renders what the pipe hands it until that is None, or the pipe closes."""
+    try:
+        faulthandler.enable()
+        engine = factory(settings, threads=threads, device_index=device_index, scratch=scratch)
+    except BaseException as error:
+        traceback.print_exc()
+        known = isinstance(error, ThreeDIdentError)
+        pipe.send(("broken", str(error) if known else f"{type(error).__name__}: {error}"))
+        return
+    pipe.send(("ready",))
+    try:
+        while (waiting := pipe.recv()) is not None:
+            while waiting:
+                batch = waiting[: engine.batch]
+                # Blender prints 15 KB an image: the log keeps what it said of the last one.
+                os.truncate(log, 0)
+                began = time.perf_counter()
+                try:
+                    images = engine.render_batch(np.stack([task.latents for task in batch]))
+                except Exception as error:
+                    traceback.print_exc()
+                    shutil.copyfile(log, log.with_name(f"{log.stem}-failed.log"))
+                    if len(batch) > 1:  # it may be the fault of one of them, or of their number
+                        engine.batch = len(batch) // 2
+                        continue
+                    pipe.send(("failed", batch[0].index, f"{type(error).__name__}: {error}"))
+                else:
+                    seconds = (time.perf_counter() - began) / len(batch)
+                    for task, image in zip(batch, images, strict=True):
+                        pipe.send(("done", task.index, image, seconds))
+                del waiting[: len(batch)]
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the parent is gone
+    finally:
+        engine.close()
+        if wait_for_close(pipe, 0):  # killed: nobody else would do it
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+class WorkerPool:
+    """Renders tasks in worker processes.
+
+    Use it as a context manager; leaving it ends the workers within a second.
+
+    Args:
+        settings: what to render with.
+        workers: how many processes.
+        threads: of each process.
+        devices: how many GPUs the workers share out among themselves.
+        timeout: seconds without a finished image after which a worker is replaced.
+        images_per_worker: images after which a worker is replaced by a fresh one.
+        log_dir: where each worker's output goes: `PREFIX-K.log` for what it did last,
+            `-failed` and `-lost` beside it for what went wrong last.
+        log_prefix: of those files.
+        factory: makes the engine in a worker; it must be importable there.
+        keep: whether workers without work wait for another `run` instead of ending.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        *,
+        workers: int,
+        log_dir: Path,
+        threads: int = 1,
+        devices: int = 1,
+        timeout: float = DEFAULT_TIMEOUT,
+        images_per_worker: int = IMAGES_PER_WORKER,
+        log_prefix: str = "worker",
+        factory: Callable[..., Engine] = create_engine,
+        keep: bool = False,
+    ) -> None:
+        self._factory = factory
+        self._keep = keep
+        self._settings = settings
+        self._count = workers
+        # A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
+        many = settings.engine == "direct" and settings.device != "cpu"
+        #: Images handed over to a worker at a time.
+        self.at_once = _AT_ONCE_BATCHED if many else _AT_ONCE
+        self._threads = threads
+        self._devices = devices
+        self._timeout = timeout
+        self._images_per_worker = images_per_worker
+        self._log_dir = log_dir
+        self._log_prefix = log_prefix
+        self._workers: list[_Worker] = []
+        self._attempts: collections.Counter[int] = collections.Counter()
+        self._deaths_at_start = 0
+        #: The largest resident memory of a worker seen so far, bytes (Linux; else 0).
+        self.peak_memory = 0
+        #: Seconds that each worker took to get ready.
+        self.starts: list[float] = []
+
+    def __enter__(self) -> WorkerPool:
+        pixels = self._count * self._settings.resolution**2
+        self._scratch = make_scratch(needed=8 * 16 * pixels)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:  # all at once, then one by one
+            worker.process.kill()
+        for worker in self._workers:
+            self._stop(worker)
+        self._workers.clear()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def run(
+        self, tasks: Iterable[Task], total: int, stop: threading.Event | None = None
+    ) -> Iterator[Done | Failed]:
+        """Yields a result for each of `total` tasks, roughly in order, until `stop` is set.
+
+        Raises:
+            RenderError: the engine cannot start, or workers keep dying as they start.
+        """
+        fresh = iter(tasks)
+        again: collections.deque[Task] = collections.deque()
+        unseen = total
+
+        def take(limit: int) -> list[Task]:
+            nonlocal unseen
+            # A few images at once, fewer near the end, so that no worker is left with many.
+            share = (unseen + len(again)) // (2 * self._count)
+            count = min(limit, self.at_once, max(share, 1), unseen + len(again))
+            taken = [again.popleft() for _ in range(min(count, len(again)))]
+            while len(taken) < count:
+                taken.append(next(fresh))
+                unseen -= 1
+            return taken
+
+        stop = stop or threading.Event()
+        while not stop.is_set():
+            for worker in list(self._workers):
+                if worker.owed:
+                    continue
+                if batch := take(self._images_per_worker - worker.taken):
+                    self._hand(worker, batch)
+                elif again or unseen or not self._keep:
+                    # It is due to be replaced, or there is nothing left to do.
+                    self._stop(worker, gently=True)
+                    self._workers.remove(worker)
+            for slot in range(self._count):
+                if (again or unseen) and all(worker.slot != slot for worker in self._workers):
+                    worker = self._start(slot)
+                    self._hand(worker, take(self._images_per_worker))
+            if not any(worker.owed for worker in self._workers):
+                return
+            yield from self._collect(again, stop)
+
+    def _start(self, slot: int) -> _Worker:
+        log = self._log_dir / f"{self._log_prefix}-{slot}.log"
+        process = ChildProcess(
+            _worker_main,
+            self._factory,
+            self._settings,
+            self._threads,
+            slot % max(self._devices, 1),
+            self._scratch,
+            log,
+            log=log,
+        )
+        worker = _Worker(process, slot, log)
+        self._workers.append(worker)
+        return worker
+
+    def _hand(self, worker: _Worker, batch: list[Task]) -> None:
+        worker.owed.extend(batch)
+        worker.taken += len(batch)
+        worker.heard = time.monotonic()
+        # A worker that has just died is noticed when its pipe is read.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            worker.process.pipe.send(batch)
+
+    def _collect(
+        self, again: collections.deque[Task], stop: threading.Event
+    ) -> Iterator[Done | Failed]:
+        """Waits for the next messages and takes them in."""
+        by_pipe = {worker.process.pipe: worker for worker in self._workers}
+        for pipe in wait(list(by_pipe), timeout=0.5):
+            worker = by_pipe[pipe]  # type: ignore[index]
+            try:
+                message = worker.process.pipe.recv()
+            except (EOFError, OSError):  # the latter where it died within a message
+                if stop.is_set():  # whoever stops us may have stopped our workers, too
+                    return
+                code = worker.process.join(5)
+                reason = (
+                    f"its process was ended by {_signal_name(-code)}"
+                    if code is not None and code < 0
+                    else f"its process ended with exit code {code}"
+                )
+                yield from self._lost(worker, reason, again)
+                continue
+            worker.heard = time.monotonic()
+            match message:
+                case ("ready",):
+                    worker.ready = True
+                    self.starts.append(worker.heard - worker.started)
+                    self._deaths_at_start = 0
+                case ("broken", reason):
+                    raise RenderError(f"the renderer cannot start: {reason}")
+                case Exception():
+                    raise RenderError(
+                        f"the renderer cannot start: {type(message).__name__}: {message}"
+                    ) from message
+                case ("done", index, image, seconds):
+                    self._settle(worker, index)
+                    self._attempts.pop(index, None)
+                    self.peak_memory = max(self.peak_memory, _resident(worker.process.pid))
+                    yield Done(index, image, seconds, worker.slot)
+                case ("failed", index, reason):
+                    yield from self._try_again(self._settle(worker, index), reason, again)
+        for worker in list(self._workers):
+            if worker.owed and time.monotonic() - worker.heard > self._timeout:
+                yield from self._lost(
+                    worker, f"no image was finished in {self._timeout:g} s", again
+                )
+
+    def _settle(self, worker: _Worker, index: int) -> Task:
+        task = worker.owed.popleft()
+        if task.index != index:
+            raise RuntimeError(f"worker {worker.slot} sent image {index}, expected {task.index}")
+        return task
+
+    def _lost(
+        self, worker: _Worker, reason: str, again: collections.deque[Task]
+    ) -> Iterator[Failed]:
+        """A worker that died or hangs: its image counts an attempt, the rest are only requeued."""
+        self._stop(worker)
+        self._workers.remove(worker)
+        self._keep_log(worker)
+        owed = list(worker.owed)
+        if not worker.ready:
+            self._deaths_at_start += 1
+            if self._deaths_at_start >= _START_LIMIT:
+                raise RenderError(
+                    f"{_START_LIMIT} render processes in a row ended before they were ready; the "
+                    f"last: {reason}. Their output is in {worker.log}"
+                )
+            again.extendleft(reversed(owed))
+            return
+        again.extendleft(reversed(owed[1:]))
+        if owed:
+            yield from self._try_again(owed[0], f"{reason} (log: {worker.log})", again)
+
+    def _try_again(
+        self, task: Task, reason: str, again: collections.deque[Task]
+    ) -> Iterator[Failed]:
+        self._attempts[task.index] += 1
+        if self._attempts[task.index] >= MAX_ATTEMPTS:
+            yield Failed(task.index, reason)
+        else:
+            again.appendleft(task)
+
+    def _keep_log(self, worker: _Worker) -> None:
+        """Keeps the output of a lost worker beside the log that its successor starts anew."""
+        kept = worker.log.with_name(f"{worker.log.stem}-lost.log")
+        with contextlib.suppress(OSError):
+            worker.log.replace(kept)
+            worker.log = kept
+
+    def _stop(self, worker: _Worker, *, gently: bool = False) -> None:
+        if gently:
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                worker.process.pipe.send(None)
+            worker.process.join(10)
+        worker.process.kill()
+        worker.process.pipe.close()  # only now: a worker takes it for our death
+        worker.process.join(10)
+
+
+def make_scratch(needed: int) -> Path:
+    """A folder for the pixels that pass from Blender to us: in memory if they fit there.
+
+    Folders that killed processes have left behind are removed on the way.
+    """
+    use_memory = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 * needed
+    parent = MEMORY if use_memory else Path(tempfile.gettempdir())
+    for old in parent.glob(f"{_SCRATCH}*"):
+        pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]
+        if pid.isdigit() and not is_running(int(pid)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=parent))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _resident(pid: int | None) -> int:
+    """Peak resident memory of a process in bytes; 0 where the system does not say."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
+    """The result of a function, called in a fresh process that can hold Blender.
+
+    The caller's process stays free of it, and of what it prints.
+
+    Raises:
+        ThreeDIdentError: the function raised one; any other failure is a RenderError.
+    """
+    process = ChildProcess(_call_main, function, args, log=log)
+    try:
+        outcome = process.pipe.recv()
+    except (EOFError, OSError):
+        raise RenderError(
+            f"a helper process ended with exit code {process.join(5)}"
+            + (f"; its output is in {log}" if log else "")
+        ) from None
+    finally:
+        process.kill()  # it has said what it had to, or is no longer waited for
+        process.pipe.close()
+        process.join(5)
+    if isinstance(outcome, ThreeDIdentError):
+        raise outcome
+    if isinstance(outcome, Exception):
+        raise RenderError(f"{type(outcome).__name__}: {outcome}") from outcome
+    return outcome
+
+
+def _call_main(pipe: Connection, function: Any, args: tuple[Any, ...]) -> None:
+    try:
+        pipe.send(function(*args))
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send(error)

@@ -1,0 +1,429 @@
+"""Rendering on a Ray cluster: every shard is a task that writes to a disk all nodes share.
+
+Nodes lock nothing, so nothing stays locked when one dies; the driver alone holds the dataset, so
+that no second job does the same work. A shard appears under its name only when it is whole, and
+its images depend on its numbers alone: where a node that was given up for lost and its successor
+both finish it, the second file replaces an equal one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import contextlib
+import dataclasses
+import logging
+import os
+import platform
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from threedident.errors import (
+    DatasetError,
+    MissingExtraError,
+    RenderError,
+    ThreeDIdentError,
+    UsageError,
+)
+from threedident.progress import Progress
+from threedident.render.engine import EngineSettings
+from threedident.render.executors.process_pool import Failed
+from threedident.render.job import (
+    GIVE_UP,
+    JobOptions,
+    Probe,
+    Silent,
+    Summary,
+    all_fail,
+    make_pool,
+    probe,
+    render_shards,
+    stop_on_signals,
+)
+from threedident.storage.atomic_files import explaining_write_errors, remove_leftovers
+from threedident.storage.directory import LOGS, DatasetDir, toolkit_version
+from threedident.storage.shards import Interval, missing_intervals
+
+try:
+    import ray
+    from ray.exceptions import NodeDiedError, RayError, RayTaskError, TaskUnschedulableError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError as error:
+    raise MissingExtraError("ray", "cluster", "--executor ray") from error
+
+#: Tasks that wait or run at once, where the user does not say: more than a cluster has cores.
+IN_FLIGHT = 10_000
+_RETRIES = 10  # of a shard whose node or Ray process died
+_CONNECT, _END = 10.0, 30.0  # seconds
+_LOOK_EVERY = 5.0  # seconds between looks at the nodes
+_ALONE = ("local", "auto")  # addresses that name no machine
+
+
+@dataclasses.dataclass(frozen=True)
+class _Node:
+    """A machine of the cluster that is alive."""
+
+    id: str
+    name: str
+    cpus: float
+    gpus: float
+
+    def fits(self, threads: int, gpus: int) -> bool:
+        return self.cpus >= threads and self.gpus >= gpus
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """All that a node must know; plain data, sent along with every task."""
+
+    root: str
+    token: str
+    fingerprint: str
+    toolkit: str
+    engine: EngineSettings
+    options: JobOptions
+
+
+class Cluster:
+    """A Ray cluster that this process is connected to."""
+
+    def probe(self, engine: str, device: str, threads: int) -> Probe:
+        """Asks every node that can render for the engine's version and devices.
+
+        Args:
+            engine: its name.
+            device: "auto" and GPUs: of nodes that declare GPUs, if there are any.
+            threads: CPUs that a render process takes.
+
+        Returns:
+            What all these nodes have.
+
+        Raises:
+            MissingExtraError, RenderError: a node lacks the engine, has another version of it or
+                of this toolkit, or no node has the resources.
+        """
+        nodes = _nodes()
+        gpus = int(device != "cpu" and (device != "auto" or any(n.fits(threads, 1) for n in nodes)))
+        able = [node for node in nodes if node.fits(threads, gpus)]
+        if not able:
+            raise RenderError(
+                f"no node of the Ray cluster has {threads} CPU(s)"
+                + (" and a GPU" if gpus else "")
+                + " for a render process; its nodes: "
+                + (", ".join(f"{n.name} ({n.cpus:g} CPU, {n.gpus:g} GPU)" for n in nodes) or "none")
+                + ". Start nodes that declare them, or choose other --threads or --device"
+            )
+        with _explaining():
+            asked = [
+                ray.remote(num_cpus=0, num_gpus=gpus, max_calls=0)(_probe_node)
+                .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False))
+                .remote(engine)
+                for node in able
+            ]
+            found: list[tuple[str, str, Probe]] = []
+            for node, task in zip(able, asked, strict=True):
+                # A node that has died may be listed for a while.
+                with contextlib.suppress(NodeDiedError, TaskUnschedulableError):
+                    found.append((node.name, *ray.get(task)))
+        if not found:
+            raise RenderError("all nodes of the Ray cluster that could render are gone: restart it")
+        first, _, its = found[0]
+        own = (toolkit_version(), its.version)
+        for name, toolkit, its in found:
+            _require_versions(
+                f"node {name}", engine, (toolkit, its.version), own, f", as on {first}"
+            )
+        shared = set.intersection(*(set(its.devices) for *_, its in found))
+        # A task gets one GPU to itself, whatever else its node has.
+        return Probe(own[1], {kind: 1 for kind in found[0][2].devices if kind in shared})
+
+    def render(
+        self,
+        dataset: DatasetDir,
+        todo: list[Interval],
+        engine: EngineSettings,
+        options: JobOptions,
+        progress: Progress,
+        stop: threading.Event,
+        summary: Summary,
+    ) -> None:
+        """As `threedident.render.job.render_here`; `options.workers` shards at once at most.
+
+        A shard whose node dies is rendered by another one.
+        """
+        root = dataset.root.resolve()
+        gpus = int(engine.device != "cpu")
+        task = ray.remote(
+            num_cpus=options.threads, num_gpus=gpus, max_retries=_RETRIES, max_calls=0
+        )(_render_shard)
+        waiting = collections.deque(todo)
+        running: dict[Any, Interval] = {}
+        watch = _Watch(options.threads, gpus, progress)
+        failed_in_a_row = 0
+        with (
+            explaining_write_errors(root),
+            # Named so that it is removed by the next run if this one is killed.
+            tempfile.NamedTemporaryFile(
+                prefix=f".tmp-{socket.gethostname()}-{os.getpid()}-", dir=root
+            ) as token,
+        ):
+            manifest = dataset.manifest
+            job = _Job(
+                *(str(root), Path(token.name).name, manifest.fingerprint, toolkit_version()),
+                *(engine, options),
+            )
+            try:
+                while (waiting or running) and not stop.is_set():
+                    while waiting and len(running) < options.workers:
+                        interval = waiting.popleft()
+                        running[task.remote(job, interval)] = interval
+                    for ref in _finished(list(running), 0.5):
+                        interval = running.pop(ref)
+                        with _explaining():
+                            part: Summary = ray.get(ref)
+                        _add(summary, part)
+                        progress.advance(part.rendered)
+                        for index, reason in part.failed.items():
+                            summary.fail(Failed(index, reason), dataset, progress)
+                            failed_in_a_row += 1
+                            if failed_in_a_row >= GIVE_UP and not part.rendered:
+                                raise all_fail(root, reason)
+                        if part.rendered:
+                            failed_in_a_row = 0
+                        if part.interrupted:  # its node was told to end, but not by us
+                            waiting.extendleft(_rest(dataset, interval))
+                    watch.look(_LOOK_EVERY)
+                watch.look()
+            finally:
+                _end(running, summary)
+
+
+class _Watch:
+    """Tells of nodes that come and go."""
+
+    def __init__(self, threads: int, gpus: int, progress: Progress) -> None:
+        self._needs, self._progress = (threads, gpus), progress
+        self._there = {node.id: node for node in _nodes()}
+        self._looked = time.monotonic()
+
+    def look(self, every: float = 0.0) -> None:
+        if time.monotonic() - self._looked < every:
+            return
+        self._looked = time.monotonic()
+        before, self._there = self._there, {node.id: node for node in _nodes()}
+        for id in before.keys() - self._there.keys():
+            able = sum(node.fits(*self._needs) for node in self._there.values())
+            self._progress.note(
+                f"node {before[id].name} of the Ray cluster is gone; its shards go to the "
+                + (f"{able} that can render" if able else "next one that can render: none is left")
+            )
+        for id in self._there.keys() - before.keys():
+            self._progress.note(f"node {self._there[id].name} has joined the Ray cluster")
+
+
+@contextlib.contextmanager
+def connect(address: str | None = None) -> Iterator[Cluster]:
+    """A connection to a Ray cluster, closed in the end.
+
+    Args:
+        address: HOST:PORT of its head. None: what RAY_ADDRESS says, else the cluster that this
+            machine belongs to, else one of this machine's processors, started here.
+
+    Raises:
+        UsageError: the address is of another form.
+        RenderError: the cluster cannot be reached.
+    """
+    if ray.is_initialized():  # the caller's
+        yield Cluster()
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # What Ray will do by default, said so that it does not warn.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address and address not in _ALONE:
+        _check_reachable(address)
+    try:
+        ray.init(
+            address=address,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        said = str(error).strip() or type(error).__name__
+        raise RenderError(f"cannot join the Ray cluster at {address}: {said}") from error
+    try:
+        yield Cluster()
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise UsageError(
+            f"--address expects HOST:PORT of the cluster's head, found {address!r}: `ray start "
+            "--head` prints it (a ray:// address, whose disk would be another, is not taken)"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+    except (OSError, OverflowError) as error:
+        raise RenderError(
+            f"no Ray cluster can be reached at {address} ({error}): start its head with `ray start "
+            "--head`, or give the address that this printed"
+        ) from error
+
+
+def _nodes() -> list[_Node]:
+    return [
+        _Node(
+            node["NodeID"],
+            f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})",
+            node["Resources"].get("CPU", 0),
+            node["Resources"].get("GPU", 0),
+        )
+        for node in ray.nodes()  # type: ignore[no-untyped-call]
+        if node["Alive"]
+    ]
+
+
+@contextlib.contextmanager
+def _explaining() -> Iterator[None]:
+    """Turns what Ray says of a failed task into our own errors."""
+    try:
+        yield
+    except RayTaskError as error:
+        if isinstance(error.cause, ThreeDIdentError):
+            raise error.cause from None
+        last = str(error).strip().splitlines()[-1]
+        raise RenderError(
+            f"a task failed on the Ray cluster: {last:.300}. Every node needs this toolkit, "
+            f"{toolkit_version()}, and the engine"
+        ) from error
+    except RayError as error:
+        said = str(error).strip().splitlines() or [""]
+        raise RenderError(
+            f"a task was lost on the Ray cluster: {type(error).__name__}: {said[0]:.300}"
+        ) from error
+    except ImportError as error:  # Ray loads what it finds installed
+        raise RenderError(f"Ray does not work here: {error}") from error
+
+
+def _finished(tasks: list[Any], seconds: float) -> list[Any]:
+    """The tasks that are finished, after waiting for one at most so long."""
+    ray.wait(tasks, timeout=seconds)
+    return ray.wait(tasks, num_returns=len(tasks), timeout=0)[0]
+
+
+def _end(running: dict[Any, Interval], summary: Summary) -> None:
+    """Stops tasks as Ctrl-C stops a local render, and waits until they have written."""
+    for task in running:
+        ray.cancel(task)
+    until = time.monotonic() + _END
+    while running and time.monotonic() < until:
+        for task in _finished(list(running), 0.5):
+            del running[task]
+            # Cancelled before it began, or lost with its node: it has written nothing.
+            with contextlib.suppress(RayError, ThreeDIdentError):
+                _add(summary, ray.get(task))
+
+
+def _add(summary: Summary, part: Summary) -> None:
+    summary.rendered += part.rendered
+    summary.peak_memory = max(summary.peak_memory, part.peak_memory)
+
+
+def _rest(dataset: DatasetDir, interval: Interval) -> list[Interval]:
+    """What a shard lacks by what is on the disk."""
+    there = missing_intervals(interval.stop, dataset.manifest.shard_size, dataset.shards())
+    return [missing for missing in there if missing.first >= interval.first]
+
+
+def _require_versions(
+    node: str, engine: str, found: tuple[str, str], expected: tuple[str, str], why: str = ""
+) -> None:
+    """Raises a RenderError where a node has another toolkit or engine than expected."""
+    if found != expected:
+        raise RenderError(
+            f"{node} has toolkit {found[0]} with {engine} {found[1]}, expected {expected[0]} with "
+            f"{expected[1]}{why}: pixels depend on them; install the same versions on all nodes"
+        )
+
+
+# What runs on the nodes
+
+
+def _probe_node(engine: str) -> tuple[str, Probe]:
+    """The toolkit's version on this node, and what its engine finds."""
+    return toolkit_version(), probe(engine)
+
+
+class _Renderer:
+    """What a process of Ray keeps from shard to shard: a render process, and its dataset."""
+
+    def __init__(self, job: _Job) -> None:
+        self.job = job
+        root = Path(job.root)
+        here = f"node {platform.node()} of the Ray cluster"
+        if not (root / job.token).exists():
+            raise DatasetError(
+                f"{here} does not see the dataset directory {root}: it must lie on a disk that all "
+                "nodes share, under the same path"
+            )
+        found = probe(job.engine.engine)
+        own, wanted = (toolkit_version(), found.version), (job.toolkit, job.engine.version)
+        _require_versions(here, job.engine.engine, own, wanted)
+        self.dataset = DatasetDir.open(root)
+        if self.dataset.manifest.fingerprint != job.fingerprint:
+            raise DatasetError(f"{here} sees another dataset in {root}")
+        with explaining_write_errors(root):
+            (root / LOGS).mkdir(exist_ok=True)
+            remove_leftovers(root)
+        prefix = f"worker-{platform.node()}-{os.getpid()}"
+        self.pool = make_pool(root, job.engine, job.options, 1, prefix, keep=True)
+        self.pool.__enter__()
+
+    def close(self) -> None:
+        self.pool.__exit__()
+
+
+_held: _Renderer | None = None
+
+
+def _drop() -> None:
+    """Ends what is held."""
+    global _held  # noqa: PLW0603
+    if _held is not None:
+        _held.close()
+        _held = None
+
+
+atexit.register(_drop)
+
+
+def _render_shard(job: _Job, interval: Interval) -> Summary:
+    """Renders a shard; the task that Ray runs. Being cancelled, it keeps what is finished."""
+    global _held  # noqa: PLW0603
+    summary = Summary()
+    if (Path(job.root) / interval.file_name).exists():  # tried before, and taken for lost
+        return Summary(rendered=interval.count)
+    with stop_on_signals() as stop:
+        try:
+            if _held is None or _held.job != job:
+                _drop()
+                _held = _Renderer(job)
+            render_shards(
+                *(_held.dataset, [interval], job.engine, _held.pool, Silent(), stop, summary)
+            )
+        except BaseException:
+            _drop()
+            raise
+    if stop.is_set():
+        _drop()  # it has images in hand that nobody waits for
+        summary.interrupted = summary.rendered + len(summary.failed) < interval.count
+    return summary

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from threedident.baselines.experiment import (
+    Experiment,
+    experiment_names,
+    load_experiment,
+    parse_experiment,
+    parse_setting,
+)
+from threedident.baselines.reproduce.published import PUBLISHED, TABLE_1, TABLE_2, TABLE_4
+from threedident.baselines.reproduce.studies import SCALES, STUDIES
+from threedident.distributions import Laplace, Normal, ProjectedNormal, VonMisesFisher
+from threedident.distributions.spaces import Box
+from threedident.errors import UsageError
+from threedident.evaluate.leaderboard import published_scores
+
+NAMES = experiment_names()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_preset_parses_says_what_it_is_and_survives_toml(name: str) -> None:
+    experiment = load_experiment(name)
+    assert experiment.name == name
+    assert experiment.title and experiment.source
+    again = parse_experiment(tomllib.loads(experiment.to_toml()), "text", "other")
+    assert again == experiment
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_name_only_what_matters(name: str) -> None:
+    import threedident.baselines.presets as folder
+
+    text = (Path(folder.__path__[0]) / f"{name}.toml").read_text()
+    assert len(text.splitlines()) <= 36
+    plain = tomllib.loads(text)
+    assert {"title", "source", "data", "encoder", "loss", "training"} >= set(plain)
+
+
+def test_every_published_row_has_a_preset_and_every_row_of_a_table_was_published() -> None:
+    trained = {row for row in PUBLISHED if not row.endswith("identity")}
+    assert trained <= set(NAMES)
+    tables = {name for name in NAMES if name.startswith(("table1-", "table2-", "table4-"))}
+    assert tables == {row for row in trained if row.startswith("table")}
+    rows = {row.preset for study in STUDIES.values() for row in study.rows}
+    assert rows | {"demo"} == set(NAMES), (
+        "a preset that no study trains, or a study without presets"
+    )
+
+
+def test_numbers_of_papers() -> None:
+    # Looked up in the papers once more, one of each block.
+    expected = {
+        "table1-sphere-uniform-vmf1-vmf": ("linear_r2", 0.9942, 0.0005),
+        "table1-box-uniform-identity": ("linear_r2", 0.6793, 0.0740),
+        "table1-unbounded-normal-supervised": ("linear_r2", 0.9961, 0.0017),
+        "table2-normal-unbounded-gennorm": ("mcc", 0.4380, 0.0215),
+        "table2-gennorm-box-gennorm": ("mcc", 0.9990, 0.0006),
+        "table4-sphere": ("mcc", 0.4244, 0.0327),
+        "ensemble-infonce": ("linear_r2", 0.48, None),
+    }
+    for row, (metric, mean, std) in expected.items():
+        assert PUBLISHED[row].scores[metric] == (mean, std)
+    assert PUBLISHED["aninfonce"].earlier[14_751] == {"linear_r2": 0.982}
+    assert (len(TABLE_1), len(TABLE_2), len(TABLE_4)) == (12 + 10, 10 + 3, 7)
+    for each in PUBLISHED.values():
+        assert all(0 <= mean <= 1 for mean, _ in each.scores.values())
+
+
+def test_table_4_is_tied_to_the_rows_it_came_from() -> None:
+    for each, known in zip(TABLE_4, published_scores.TABLE_4, strict=True):
+        assert each.scores == known.scores
+        if each.row.endswith("identity"):
+            continue
+        experiment = load_experiment(each.row)
+        assert experiment.supervised == (known.track == "supervised")
+        assert (experiment.data.pairs == "views") == (known.conditional == "augmentations")
+        conditional = experiment.data.conditional
+        if known.conditional in ("Normal", "Laplace"):
+            assert isinstance(conditional, Normal if known.conditional == "Normal" else Laplace)
+        normalised = experiment.loss.normalize and experiment.loss.p == 0
+        output = "sphere" if normalised else experiment.encoder.output
+        assert output == known.space
+
+
+@pytest.mark.parametrize("each", [e for e in (*TABLE_1, *TABLE_2) if "identity" not in e.row])
+def test_names_of_synthetic_rows_say_what_is_trained(each: object) -> None:
+    row = each.row  # type: ignore[attr-defined]
+    experiment = load_experiment(row)
+    loss = experiment.loss
+    assert experiment.training.batch_size == 6144
+    assert experiment.supervised == ("supervised" in row)
+    assert experiment.training.steps == (100_001 if experiment.supervised else 300_001)
+    if not experiment.supervised:
+        model = row.split("-")[-1]
+        assert loss.p == {"vmf": 0, "laplace": 1, "normal": 2, "gennorm": 3}[model]
+        assert (loss.negatives, loss.own, loss.symmetric, loss.tau) == ("anchors", True, False, 1)
+        assert (experiment.encoder.output == "sphere") == (model == "vmf")
+    if experiment.encoder.output == "box":
+        assert experiment.encoder.learned and experiment.data.space == Box(10, 0.0, 1.0)
+    if row.startswith("table1-"):
+        space = experiment.data.space
+        assert type(space).__name__.lower() == row.split("-")[1]
+        assert experiment.data.marginal.name == row.split("-")[2]
+
+
+def test_anisotropic_rows() -> None:
+    for name in ("aninfonce", "aninfonce-infonce", "aninfonce-learned-tau"):
+        experiment = load_experiment(name)
+        assert experiment.data.conditional == ProjectedNormal((5.0,) * 5 + (25.0,) * 5)
+        loss = experiment.loss
+        assert (loss.negatives, loss.own, loss.symmetric) == ("both", False, True)
+        assert loss.learn_tau == name.endswith("tau")
+    linear = load_experiment("aninfonce-linear").data.conditional
+    assert isinstance(linear, ProjectedNormal) and isinstance(linear.Lambda, tuple)
+    steps = [b - a for a, b in zip(linear.Lambda, linear.Lambda[1:], strict=False)]
+    assert (linear.Lambda[0], linear.Lambda[-1]) == (5, 25)
+    assert max(steps) - min(steps) < 0.02
+    hard = load_experiment("hard-negatives").data
+    assert hard.hard_negatives == ProjectedNormal(100.0) and hard.hard_count == 3
+    first, second = load_experiment("ensemble").data.conditionals
+    assert isinstance(first, ProjectedNormal) and isinstance(second, ProjectedNormal)
+    assert isinstance(first.Lambda, tuple) and isinstance(second.Lambda, tuple)
+    assert first.Lambda[:3] == second.Lambda[:3] == (400.0,) * 3
+    swapped = {15.0: 250.0, 250.0: 15.0}
+    assert second.Lambda[3:] == tuple(swapped[v] for v in first.Lambda[3:])
+
+
+def test_fields_are_overridden_by_name() -> None:
+    before = load_experiment("table1-sphere-uniform-vmf1-vmf")
+    after = before.changed(
+        {
+            "training.steps": 7,
+            "training.loss_lr": 1e-3,
+            "data.conditional": {"name": "vmf", "kappa": 3.0},
+            "name": "mine",
+        }
+    )
+    assert after.training.steps == 7 and after.name == "mine"
+    assert after.data.conditional == VonMisesFisher(3.0)
+    assert after.changed({"training.loss_lr": None}).training.loss_lr is None
+    assert before.training.steps == 300_001
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"training.stepz": 1}, "unknown field training.stepz"),
+        ({"traning.steps": 1}, "unknown field 'traning.steps'"),
+        ({"steps": 1}, "such as training.steps"),
+        ({"training.steps": "many"}, "training.steps: expected a whole number, found 'many'"),
+        ({"training.steps": 0}, "at least 1"),
+        ({"training.lr": -1.0}, "training.lr must be above 0"),
+        ({"training.accumulate": 5}, "multiple of training.accumulate"),
+        ({"loss.p": 0.5}, "from 1 to 64"),
+        ({"loss.kind": "nce"}, "one of infonce"),
+        ({"encoder.body": "resnet18"}, "need encoder.body mlp"),
+        ({"data.conditional": {"name": "cauchy"}}, "unknown distribution 'cauchy'"),
+        ({"data.conditional": None}, "need data.conditional"),
+        ({"data.space": {"name": "unbounded", "n": 10}}, "unbounded"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change: dict[str, object], said: str) -> None:
+    experiment = load_experiment("table1-box-uniform-normal-normal")
+    with pytest.raises(UsageError, match=said.replace("(", r"\(")):
+        experiment.changed(change)
+
+
+def test_unknown_presets_and_files_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"unknown experiment 'table9'.*table4-"):
+        load_experiment("table9")
+    with pytest.raises(UsageError, match="there is no such file"):
+        load_experiment(tmp_path / "none.toml")
+    path = tmp_path / "mine.toml"
+    path.write_text("title = ")
+    with pytest.raises(UsageError, match="not valid TOML"):
+        load_experiment(path)
+    path.write_text("[data]\nobservations = 'images'\n[los]\n")
+    with pytest.raises(UsageError, match="unknown field 'los'"):
+        load_experiment(path)
+    path.write_text(load_experiment("ensemble").to_toml().replace("ensemble", "mine", 1))
+    assert load_experiment(path).data == load_experiment("ensemble").data
+
+
+def test_settings_of_the_command_line() -> None:
+    assert parse_setting("training.steps=1_000") == ("training.steps", 1000)
+    assert parse_setting("encoder.output = box") == ("encoder.output", "box")
+    assert parse_setting("data.factors=['x']") == ("data.factors", ["x"])
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        parse_setting("training.steps")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_row_fits_every_scale(scale: str) -> None:
+    for study in STUDIES.values():
+        for row in study.rows:
+            changes = SCALES[scale].changes.get(study.kind, {})
+            made: Experiment = row.published_experiment().changed(changes)
+            assert made.name == row.name
+            assert (made.data.observations == "images") == (study.kind == "images")
+            assert bool(row.data) == (study.kind == "images")
+            if row.data.startswith("pairs-"):
+                assert made.data.pairs == "rendered"
+
+
+def test_the_list_of_presets_is_grouped_by_table_and_says_what_each_needs(cli: Any) -> None:
+    lines = cli("train", "--list").stdout.splitlines()
+    assert lines[0].split() == ["preset", "trained", "on", "steps", "what"]
+    place = {line.split()[0]: number for number, line in enumerate(lines) if line}
+    assert set(experiment_names()) < set(place)
+    assert lines[place["demo"]].split()[1:3] == ["images", "250"]
+    assert lines[place["table2-gennorm-box-laplace"]].split()[1:3] == ["synthetic", "300,001"]
+    heads = [line for line in lines if "`3dident reproduce " in line]
+    assert len(heads) == len({*STUDIES} - {"generators"})  # whose rows are those of table 4
+    table = next(
+        number for number, line in enumerate(lines) if "`3dident reproduce table2`" in line
+    )
+    until = lines.index("", table)
+    assert {line.split("-")[0] for line in lines[table + 1 : until]} == {"table2"}

@@ -1,0 +1,1 @@
+"""Helpers of tests, imported as `helpers.NAME` (`pythonpath` in pyproject.toml)."""

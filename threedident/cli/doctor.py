@@ -1,0 +1,132 @@
+"""What is installed, in which version, and what to do about what is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import platform
+import shutil
+from collections.abc import Iterator
+from importlib import metadata, util
+
+from threedident.errors import ThreeDIdentError
+from threedident.storage.directory import toolkit_version
+
+#: Distributions by the extra that installs them (None: the base), and what they import as.
+PACKAGES: dict[str | None, dict[str, str]] = {
+    None: {
+        "click": "click",
+        "h5py": "h5py",
+        "numpy": "numpy",
+        "pillow": "PIL",
+        "pooch": "pooch",
+        "requests": "requests",
+        "rich": "rich",
+    },
+    "render": {"bpy": "bpy", "trimesh": "trimesh"},
+    "direct": {"warp-lang": "warp"},
+    "train": {
+        "faiss-cpu": "faiss",
+        "lightning-fabric": "lightning_fabric",
+        "matplotlib": "matplotlib",
+        "numba": "numba",
+        "onnx": "onnx",
+        "onnxruntime": "onnxruntime",
+        "onnxscript": "onnxscript",
+        "scikit-learn": "sklearn",
+        "scipy": "scipy",
+        "tensorboard": "tensorboard",
+        "threadpoolctl": "threadpoolctl",
+        "tomli-w": "tomli_w",
+        "torch": "torch",
+        "torchvision": "torchvision",
+    },
+    "cluster": {"ray": "ray"},
+    "export": {"pyarrow": "pyarrow"},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        name: what was looked at.
+        state: ok, missing (an extra that is not installed) or broken.
+        detail: its version, or what to do.
+        extra: the extra it belongs to; None for what everything needs.
+    """
+
+    name: str
+    state: str
+    detail: str
+    extra: str | None = None
+
+
+#: Of the longest name, and a space beside it.
+NAME_WIDTH = 2 + max(len(name) for packages in PACKAGES.values() for name in packages)
+
+
+def look() -> Iterator[Finding]:
+    """Looks at everything the toolkit can use, and gives what it finds one by one."""
+    yield Finding("threedident", "ok", toolkit_version())
+    yield _python()
+    for extra, packages in PACKAGES.items():
+        for name, module in packages.items():
+            yield _package(name, module, extra)
+    if util.find_spec("bpy") is not None:
+        yield from _blender()
+    usage = shutil.disk_usage(".")
+    yield Finding("disk here", "ok", f"{usage.free / 1e9:.0f} GB free")
+
+
+def examine() -> list[Finding]:
+    """All that `look` finds."""
+    return list(look())
+
+
+def is_fault(finding: Finding) -> bool:
+    """Whether the toolkit cannot do what it is installed for: an extra may be missing."""
+    return finding.state == "broken" or (finding.state != "ok" and finding.extra is None)
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    if platform.python_version_tuple()[:2] == ("3", "11"):
+        return Finding("python", "ok", version)
+    return Finding(
+        "python",
+        "ok",
+        f"{version} (only 3.11 is tested, and rendering needs it: bpy 4.5 has no other wheels)",
+    )
+
+
+def _package(name: str, module: str, extra: str | None) -> Finding:
+    try:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        target = f".[{extra}]" if extra else "."
+        return Finding(name, "missing", f"pip install '{target}' in the checkout", extra)
+    if module == "bpy":  # loaded in a process of its own, below
+        return Finding(name, "ok", version, extra)
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever an import can do
+        return Finding(name, "broken", f"{version}, but it does not load: {error}", extra)
+    return Finding(name, "ok", version, extra)
+
+
+def _blender() -> list[Finding]:
+    from threedident.render.job import probe
+
+    try:
+        found = probe()
+    except ThreeDIdentError as error:
+        return [Finding("Blender", "broken", str(error), "render")]
+    devices = ", ".join(
+        kind if count == 1 else f"{kind} ({count})" for kind, count in found.devices.items()
+    )
+    return [
+        Finding("Blender", "ok", found.version, "render"),
+        Finding("render devices", "ok", devices, "render"),
+    ]
