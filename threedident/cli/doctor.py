@@ -9,6 +9,9 @@ import shutil
 from collections.abc import Iterator
 from importlib import metadata, util
 
+import click
+
+from threedident.cli.group import main, say
 from threedident.errors import ThreeDIdentError
 from threedident.storage.directory import toolkit_version
 
@@ -130,3 +133,34 @@ def _blender() -> list[Finding]:
         Finding("Blender", "ok", found.version, "render"),
         Finding("render devices", "ok", devices, "render"),
     ]
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+def doctor(as_json: bool) -> None:
+    """Check what is installed, with versions, and say what to do about the rest.
+
+    With --json: `good`, and `findings` with `name`, `state` (ok, missing or broken), `detail`
+    and `extra`.
+    """
+    import dataclasses
+    import json
+
+    from threedident.cli.doctor import NAME_WIDTH, is_fault, look
+
+    marks = {"ok": "ok     ", "missing": "-      ", "broken": "BROKEN "}
+    if not as_json:
+        click.echo("loading what is installed, which takes some seconds")
+    findings = []
+    for finding in look():
+        findings.append(finding)
+        if not as_json:
+            click.echo(f"{marks[finding.state]}{finding.name:<{NAME_WIDTH}}{finding.detail}")
+    broken = [finding.name for finding in findings if is_fault(finding)]
+    if as_json:
+        document = {"good": not broken, "findings": [dataclasses.asdict(f) for f in findings]}
+        click.echo(json.dumps(document, indent=2))
+    elif broken:
+        say(f"error: broken: {', '.join(broken)}")
+    if broken:
+        raise SystemExit(1)

@@ -1,0 +1,197 @@
+"""The command that scores: evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from threedident.cli.group import main
+from threedident.cli.options import PATH
+from threedident.errors import (
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from threedident.evaluate.submissions.manifest import template
+
+        click.echo(template(), nl=False)
+        ctx.exit()
+
+
+@main.command()
+@click.argument("submission")
+@click.option(
+    "--data",
+    type=PATH,
+    help="The test set, in any form.  [default: data/3dident-test, if there]",
+)
+@click.option(
+    "--out",
+    type=PATH,
+    help="The folder for scores and report.  [default: scores/NAME, by the submission's]",
+)
+@click.option(
+    "--overwrite", is_flag=True, help="Replace scores of another submission or test set in --out."
+)
+@click.option(
+    "--metrics",
+    multiple=True,
+    metavar="NAME,...",
+    help="Metrics, such as mcc,dci, or all. Can be repeated.  [default: linear_r2,mcc]",
+)
+@click.option(
+    "--manifest",
+    type=PATH,
+    metavar="FILE.toml",
+    help="Who made the submission, and how.  [default: SUBMISSION.toml beside it, if there]",
+)
+@click.option(
+    "--template",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_template,
+    help="Print a manifest to fill in, only.",
+)
+@click.option("--trust", is_flag=True, help="Run code of the submission's author.")
+@click.option("--checkpoint", type=PATH, metavar="FILE", help="Handed to a Python factory.")
+@click.option("--train", type=PATH, help="A dataset that reference:pca is fitted on.")
+@click.option(
+    "--factors",
+    multiple=True,
+    metavar="FACTOR|GROUP,...",
+    help="Score these alone. Can be repeated.  [default: all]",
+)
+@click.option(
+    "--folds",
+    type=click.Choice(["2", "single", "in-sample"]),
+    default="2",
+    show_default=True,
+    help="Of the linear R2: each half by the other's fit, the published split, or none.",
+)
+@click.option(
+    "--bootstrap",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="Replicates behind the intervals; 0 for none.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images at once."
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=7200.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="For the encoder.",
+)
+@click.option(
+    "--memory-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=8.0,
+    show_default=True,
+    metavar="GB",
+    help="For the encoder.",
+)
+def evaluate(
+    submission: str,
+    data: Path | None,
+    out: Path | None,
+    overwrite: bool,
+    metrics: tuple[str, ...],
+    manifest: Path | None,
+    trust: bool,
+    checkpoint: Path | None,
+    train: Path | None,
+    factors: tuple[str, ...],
+    folds: str,
+    bootstrap: int,
+    seed: int,
+    batch_size: int,
+    time_limit: float,
+    memory_limit: float,
+) -> None:
+    """Score an encoder, or the latents it recovered, on a test set.
+
+    SUBMISSION is one of: embeddings (.npy, .npz or .h5: a row for every test image, in order);
+    an encoder (.onnx: uint8 images (B, 3, H, W) in, codes (B, m) out); with --trust also a
+    Python factory (package.module:factory), .pt2 or TorchScript; or a reference encoder:
+    reference:identity, reference:random, reference:pca, and encoders that `3dident train` has
+    written, reference:encoder=RUN/encoder.pt (or reference:supervised=..., a name for tables).
+    """
+    from threedident.evaluate.inputs import (
+        DEFAULT_DATA,
+        EMBEDDINGS,
+        REPORT,
+        SCORES,
+        check_inputs,
+        default_out,
+    )
+    from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
+    from threedident.evaluate.submissions.submission import identify
+
+    if data is None:
+        data = DEFAULT_DATA
+        if not data.exists():
+            raise UsageError(
+                f"which test set? --data TEST. `3dident render --split test --out {data}` makes "
+                "the one that is taken where none is given"
+            )
+    if out is None:
+        out = default_out(identify(submission, trust=trust, checkpoint=checkpoint))
+    names = _split_list(metrics) or list(DEFAULT_METRICS)
+    if "all" in names:
+        names = list(METRICS)
+    groups = _split_list(factors)
+    inputs = check_inputs(
+        submission,
+        data,
+        metrics=names,
+        manifest=manifest,
+        trust=trust,
+        checkpoint=checkpoint,
+        train=train,
+        factors=groups,
+        out=out,
+        overwrite=overwrite,
+    )
+    for note in inputs.notes:
+        click.echo(note)
+
+    from threedident.evaluate import evaluation as run
+
+    found = run.evaluate_inputs(
+        inputs,
+        folds=2 if folds == "2" else folds,
+        bootstrap=bootstrap,
+        seed=seed,
+        batch_size=batch_size,
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+    )
+    # What lies there was looked at before the work, which is not to be lost by now.
+    run.write(found, out, overwrite=True)
+    what = found.scores["submission"]
+    click.echo(f"{what['name']}: {what['codes']} codes of {len(found.z)} images")
+    if what["about"]:
+        click.echo(what["about"])
+    if what["network_blocked"] is False:
+        click.echo("this system could not take the network from the encoder's process")
+    for line in run.summary(found.scores):
+        click.echo(line)
+    click.echo(f"wrote {out / SCORES}, {out / REPORT} and {out / EMBEDDINGS}")
+
+
+def _split_list(given: tuple[str, ...]) -> list[str]:
+    """The names of an option that takes lists, as a,b, and can be repeated."""
+    return [name for each in given for name in each.split(",")]
