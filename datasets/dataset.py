@@ -27,6 +27,8 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "loading a dataset in PyTorch") from error
 
+from threedident.encoders.inputs import Normalize
+
 Transform = Callable[[Any], Any]
 
 TARGETS = ("raw_latents", "latents")
@@ -329,38 +331,6 @@ def _check_memory(size: int) -> None:
         return
     if size > free:
         raise MemoryError(f"{free / 1e9:.1f} GB are available")
-
-
-class Normalize(torch.nn.Module):
-    """uint8 images (..., 3, H, W) to float32: (x / 255 - mean) / std, on the module's device.
-
-    Args:
-        mean, std: per channel, in [0, 1].
-
-    Raises:
-        UsageError: not three numbers each, or a std that is not above 0.
-    """
-
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__()
-        if len(mean) != 3 or len(std) != 3 or not all(s > 0 for s in std):
-            raise UsageError(f"expected three means and three stds > 0, found {mean} and {std}")
-        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
-        self.register_buffer("std", torch.tensor(std)[:, None, None])
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalised images, float32, in the memory format of the given ones.
-
-        Raises:
-            UsageError: they are not uint8.
-        """
-        if images.dtype != torch.uint8:
-            raise UsageError(f"expected uint8 images, found {images.dtype}")
-        scaled: torch.Tensor = (images.float() - 255 * self.mean) / (255 * self.std)
-        return scaled
 
 
 def require_images(dataset: Any) -> ThreeDIdent:

@@ -42,11 +42,7 @@ except ImportError as error:
 
 from threedident.baselines.criterion import Objective
 from threedident.baselines.data import Problem, Views, make_problem
-from threedident.baselines.training.checkpoints import (
-    load_checkpoint,
-    save_checkpoint,
-    write_tensors,
-)
+from threedident.baselines.training.checkpoints import load_checkpoint, save_checkpoint
 from threedident.baselines.training.diagnostics import (
     AtLatents,
     isometry,
