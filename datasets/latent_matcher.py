@@ -21,6 +21,7 @@ from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.progress import Progress
 from threedident.storage.atomic_files import read_json, replacing, write_json
 from threedident.storage.directory import latents_digest
+from threedident.system import file_digest
 
 try:
     import faiss
@@ -341,7 +342,7 @@ class LatentMatcher:
             try:
                 with replacing(self._path) as temporary:
                     faiss.write_index(index, str(temporary))
-                    digest = _file_digest(temporary)
+                    digest = file_digest(temporary)
                 write_json(self._path.with_suffix(".json"), self._identity(digest))
             except (DatasetError, RuntimeError) as error:  # a read-only folder will do
                 Progress.print(f"the index is not kept: {error}")
@@ -353,7 +354,7 @@ class LatentMatcher:
             return None
         try:
             found = read_json(self._path.with_suffix(".json"))
-            if found != self._identity(_file_digest(self._path)):
+            if found != self._identity(file_digest(self._path)):
                 raise DatasetError("it belongs to other latents, or is damaged")
             flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
             return faiss.read_index(str(self._path), flags)
@@ -396,11 +397,6 @@ def _first_above(ascending: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def _rms(differences: torch.Tensor) -> Float64:
     """Root mean square of each column."""
     return np.sqrt((differences.cpu().double().numpy() ** 2).mean(0))
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_resampling(process: PairProcess) -> None:

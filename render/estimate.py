@@ -15,11 +15,12 @@ import numpy.typing as npt
 from threedident.errors import RenderError
 from threedident.progress import Progress, format_seconds
 from threedident.render.engine import EngineSettings
-from threedident.render.executors.process_pool import Done, Task, WorkerPool, usable_processors
-from threedident.render.job import JobOptions, processor_name
+from threedident.render.executors.process_pool import Done, Task, WorkerPool
+from threedident.render.job import JobOptions
 from threedident.render.scene import SceneBuilder
 from threedident.storage.atomic_files import explaining_write_errors
 from threedident.storage.shards import ImageSums, Interval, write_shard
+from threedident.system import processor_name, usable_processors
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,6 @@ import dataclasses
 import hashlib
 import os
 import platform
-import signal
 import tempfile
 import threading
 import time
@@ -37,7 +36,6 @@ from threedident.render.executors.process_pool import (
     Task,
     WorkerPool,
     call_in_process,
-    usable_processors,
 )
 from threedident.render.image_regions import enclosing_points
 from threedident.render.mesh import SHAPES
@@ -52,6 +50,7 @@ from threedident.storage.shards import (
     read_shard,
     write_shard,
 )
+from threedident.system import processor_name, stop_on_signals, usable_processors
 
 Array = npt.NDArray[Any]
 
@@ -633,39 +632,6 @@ def _check_space(root: Path, images: int, dataset: DatasetDir) -> None:
 def image_bytes(images: int, resolution: int) -> int:
     """Bytes that images take on the disk, latents included, where they are not compressed."""
     return images * (resolution**2 * 3 + 100)
-
-
-@contextlib.contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second one ends the process as usual."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, _: object) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def processor_name() -> str:
-    """What the processor calls itself: pixels are promised equal on one type of it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def render_images(

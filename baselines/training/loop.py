@@ -7,8 +7,6 @@ import copy
 import logging
 import math
 import os
-import platform
-import signal
 import time
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +28,8 @@ from threedident.evaluate.metrics import linear_r2, mcc
 from threedident.progress import Progress
 from threedident.storage.atomic_files import remove_leftovers, replacing, write_json
 from threedident.storage.directory import toolkit_version
+from threedident.storage.tensor_archives import write_tensors
+from threedident.system import processor_name, stop_on_signals
 
 try:
     import torch
@@ -691,39 +691,11 @@ def _start_from(encoder: ImageEncoder | VectorEncoder, objective: Objective, sta
         objective.load_state_dict(there)
 
 
-@contextlib.contextmanager
-def _stopping() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM in place of their effects, where this is the main thread.
-
-    The second one has its usual effect at once.
-    """
-    received: list[int] = []
-    before: dict[int, Any] = {}
-
-    def put_back() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def receive(number: int, _: Any) -> None:
-        received.append(number)
-        if len(received) > 1:
-            put_back()
-            raise KeyboardInterrupt
-
-    with contextlib.suppress(ValueError):  # not the main thread
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, receive)
-    try:
-        yield received
-    finally:
-        put_back()
-
-
-def _agreed(fabric: Fabric, stop: list[int]) -> bool:
+def _agreed(fabric: Fabric, stop: bool) -> bool:
     """Whether any process was told to stop: all of them must do the same."""
     if fabric.world_size == 1:
-        return bool(stop)
-    told = torch.tensor(float(bool(stop)), device=fabric.device)
+        return stop
+    told = torch.tensor(float(stop), device=fabric.device)
     together = fabric.all_reduce(told, reduce_op="sum")
     assert isinstance(together, torch.Tensor)
     return bool(together > 0)
@@ -773,7 +745,7 @@ def _run(
         threads = min(_MOST_THREADS, max(2, (os.cpu_count() or 2) // stride))
     batches = run.problem.batches(position, stride, threads)
     with contextlib.ExitStack() as stack:
-        stop = stack.enter_context(_stopping())
+        stop = stack.enter_context(stop_on_signals())
         if isinstance(batches, Generator):
             stack.callback(batches.close)
         progress = None
@@ -789,7 +761,7 @@ def _run(
             loss, codes, views = run.advance(batches)
             last = run.step == training.steps
             run.seconds = time.monotonic() - began
-            stopping = _agreed(fabric, stop)
+            stopping = _agreed(fabric, stop.is_set())
             if records is not None:
                 scored = last or run.step % training.score_every == 0
                 if scored:
@@ -882,11 +854,5 @@ def describe_hardware(fabric: Fabric) -> str:
     """One line that names what a run ran on."""
     if fabric.device.type == "cuda":
         return f"{fabric.world_size} x {torch.cuda.get_device_name(fabric.device)}"
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
     threads = torch.get_num_threads()
-    return f"{threads * fabric.world_size} thread(s) of {os.cpu_count()} cores, {name}"
+    return f"{threads * fabric.world_size} thread(s) of {os.cpu_count()} cores, {processor_name()}"

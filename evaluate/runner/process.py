@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,7 +26,7 @@ from threedident.evaluate.seen import read_claim
 from threedident.evaluate.submissions.embeddings import MOST_CODES
 from threedident.evaluate.submissions.submission import TRUSTED, Submission
 from threedident.progress import Progress
-from threedident.storage.atomic_files import is_running
+from threedident.system import make_scratch, usable_processors
 
 Float32 = npt.NDArray[np.float32]
 
@@ -157,7 +156,7 @@ class _Process:
         self._looked = 0.0
         self._said = b""
         trusted = submission.kind in TRUSTED
-        self._scratch = _make_scratch() if trusted else None
+        self._scratch = make_scratch(_SCRATCH) if trusted else None
         height, width, channels = dataset.source.shape
         path = submission.path
         self._task = messages.task(
@@ -168,7 +167,7 @@ class _Process:
                 "folder": str(Path.cwd()),
                 "count": self._count,
                 "shape": None if submission.kind == "embeddings" else [channels, height, width],
-                "threads": _threads(),
+                "threads": usable_processors(),
                 "memory": int(memory * 1e9),
                 "file_size": _LARGEST_FILE if trusted else 0,
                 "readable": None if trusted or path is None else [str(path.resolve().parent)],
@@ -384,11 +383,6 @@ def _printable(text: str) -> str:
     return kept
 
 
-def _threads() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _descendants(pid: int) -> list[int]:
     """The processes below one, where the system says which."""
     found, waiting = [], [pid]
@@ -424,13 +418,3 @@ def _memory(pid: int) -> int:
             if line.startswith(("RssAnon", "RssShmem"))
         }
     return sum(kinds.values())
-
-
-def _make_scratch() -> Path:
-    """A folder for what trusted code writes; those that killed processes left are removed."""
-    parent = Path(tempfile.gettempdir())
-    for old in parent.glob(f"{_SCRATCH}*"):
-        pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]
-        if pid.isdigit() and not is_running(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=parent))

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from threedident import system
 from threedident.errors import UsageError
 from threedident.evaluate.submissions.embeddings import SUFFIXES
 from threedident.evaluate.submissions.onnx_check import check_external
@@ -172,8 +173,7 @@ def file_digest(path: Path) -> str:
         UsageError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return system.file_digest(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 

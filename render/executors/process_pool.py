@@ -14,7 +14,6 @@ import faulthandler
 import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
 import traceback
@@ -29,7 +28,7 @@ import numpy.typing as npt
 from threedident.errors import RenderError, ThreeDIdentError
 from threedident.render.engine import Engine, EngineSettings, create_engine
 from threedident.render.executors.processes import ChildProcess, wait_for_close
-from threedident.storage.atomic_files import is_running
+from threedident.system import make_scratch
 
 Array = npt.NDArray[Any]
 
@@ -84,12 +83,6 @@ class _Worker:
     ready: bool = False
     started: float = dataclasses.field(default_factory=time.monotonic)
     heard: float = dataclasses.field(default_factory=time.monotonic)
-
-
-def usable_processors() -> int:
-    """How many processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _worker_main(
@@ -197,7 +190,7 @@ class WorkerPool:
 
     def __enter__(self) -> WorkerPool:
         pixels = self._count * self._settings.resolution**2
-        self._scratch = make_scratch(needed=8 * 16 * pixels)
+        self._scratch = _pixel_scratch(needed=8 * 16 * pixels)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -372,18 +365,10 @@ class WorkerPool:
         worker.process.join(10)
 
 
-def make_scratch(needed: int) -> Path:
-    """A folder for the pixels that pass from Blender to us: in memory if they fit there.
-
-    Folders that killed processes have left behind are removed on the way.
-    """
+def _pixel_scratch(needed: int) -> Path:
+    """Make a folder for the pixels that Blender hands over: in memory if they fit there."""
     use_memory = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 * needed
-    parent = MEMORY if use_memory else Path(tempfile.gettempdir())
-    for old in parent.glob(f"{_SCRATCH}*"):
-        pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]
-        if pid.isdigit() and not is_running(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=parent))
+    return make_scratch(_SCRATCH, MEMORY if use_memory else None)
 
 
 def _signal_name(number: int) -> str:

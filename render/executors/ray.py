@@ -43,11 +43,11 @@ from threedident.render.job import (
     make_pool,
     probe,
     render_shards,
-    stop_on_signals,
 )
 from threedident.storage.atomic_files import explaining_write_errors, remove_leftovers
 from threedident.storage.directory import LOGS, DatasetDir, toolkit_version
 from threedident.storage.shards import Interval, missing_intervals
+from threedident.system import stop_on_signals
 
 try:
     import ray

@@ -19,7 +19,7 @@ from threedident.cli import main
 from threedident.evaluate.metrics import _r2 as metrics
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-HEAVY = ("bpy", "faiss", "h5py", "matplotlib", "numba", "numpy", "PIL", "pooch", "requests")
+HEAVY = ("bpy", "faiss", "h5py", "matplotlib", "numba", "numpy", "PIL", "requests")
 HEAVY += ("rich", "scipy", "sklearn", "torch", "trimesh", "warp")
 ROW = {"case", "name", "figure", "unit", "least", "most", "figures", "baseline"}
 ROW |= {"baseline_figure", "ratio", "remark"}

@@ -22,7 +22,6 @@ PACKAGES: dict[str | None, dict[str, str]] = {
         "h5py": "h5py",
         "numpy": "numpy",
         "pillow": "PIL",
-        "pooch": "pooch",
         "requests": "requests",
         "rich": "rich",
     },

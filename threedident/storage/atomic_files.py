@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import DatasetError, UsageError
+from threedident.system import leftovers
 
 #: Bytes. What Python's parser needs grows with the square of the size.
 LARGEST_TOML = 20_000
@@ -105,23 +106,9 @@ def lock(file: IO[Any]) -> bool:
 
 def remove_leftovers(folder: Path) -> None:
     """Removes temporary files of processes of this machine that are gone."""
-    prefix = f"{_TEMPORARY}{socket.gethostname()}-"
-    for path in folder.glob(f"{prefix}*"):
-        pid = path.name.removeprefix(prefix).split("-", 1)[0]
-        if pid.isdigit() and not is_running(int(pid)):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process of that number exists on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    for path in leftovers(folder, f"{_TEMPORARY}{socket.gethostname()}-"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def check_space(folder: Path, needed: float, advice: str) -> None:
