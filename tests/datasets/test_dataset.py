@@ -8,24 +8,25 @@ import shutil
 import threading
 
 import h5py
-import made
 import numpy as np
 import pytest
 import torch
-from made import in_a_fork, same, wait_for
+from helpers import fake_dataset as made
+from helpers.fake_dataset import in_a_fork, same, wait_for
 from PIL import Image
 from torch.utils import data
 
-from threedident.datasets import Normalize, ThreeDIdent, TwoViews, reading, simclr
+from threedident.datasets import Normalize, ThreeDIdent, TwoViews, simclr
 from threedident.datasets import dataset as dataset_module
-from threedident.datasets.convert import to_published, to_shards
-from threedident.datasets.interchange import export
-from threedident.datasets.packed import pack
-from threedident.datasets.reading import open_source, read_images
+from threedident.datasets.formats import sources as reading
+from threedident.datasets.formats.convert import to_published, to_shards
+from threedident.datasets.formats.export_writers import export
+from threedident.datasets.formats.hdf5 import pack
+from threedident.datasets.formats.sources import open_source, read_images
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES, GROUPS
-from threedident.shards import list_shards
-from threedident.store import DatasetDir
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shards import list_shards
 
 FORMS = ("shards", "gzip", "packed", "packed-gzip", "published", "plain", "webdataset", "parquet")
 

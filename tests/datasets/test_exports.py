@@ -18,24 +18,24 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.commands import command
-from made import make
+from helpers.fake_dataset import make
 from PIL import Image
 
 from threedident.cli import main
-from threedident.datasets import interchange
-from threedident.datasets.card import Split, card, is_unchanged
-from threedident.datasets.convert import to_published
-from threedident.datasets.interchange import export
-from threedident.datasets.packed import pack
-from threedident.datasets.reading import open_source
+from threedident.datasets.formats import export_writers as interchange
+from threedident.datasets.formats.convert import to_published
+from threedident.datasets.formats.dataset_card import Split, card, is_unchanged
+from threedident.datasets.formats.export_writers import export
+from threedident.datasets.formats.hdf5 import pack
+from threedident.datasets.formats.sources import open_source
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
 from threedident.render.engine import EngineSettings
 from threedident.render.job import dataset_settings
-from threedident.shards import ImageSums, Interval, write_shard
-from threedident.store import DatasetDir
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shards import ImageSums, Interval, write_shard
 
 FORMS = ("webdataset", "parquet")
 #: WebDataset leaves the last tar file to the garbage collector.

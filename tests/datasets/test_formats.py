@@ -13,19 +13,19 @@ import pytest
 from helpers.commands import SMALL, run_command
 from PIL import Image
 
-from threedident.datasets import convert
 from threedident.datasets.dataset import ThreeDIdent
-from threedident.datasets.interchange import export
-from threedident.datasets.published import image_name, write_image
-from threedident.datasets.reading import open_source
+from threedident.datasets.formats import convert
+from threedident.datasets.formats.export_writers import export
+from threedident.datasets.formats.png_folder import image_name, write_image
+from threedident.datasets.formats.sources import open_source
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.render.engine import EngineSettings
 from threedident.render.job import dataset_settings
-from threedident.shards import ImageSums, Interval, write_shard
-from threedident.store import DatasetDir
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shards import ImageSums, Interval, write_shard
 
 #: Those that a directory of shards can be turned into.
 OTHERS = ("packed", "published", "webdataset", "parquet")

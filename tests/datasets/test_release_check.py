@@ -9,9 +9,9 @@ import pytest
 from helpers.commands import run_command
 from PIL import Image
 
-from threedident.datasets import published
-from threedident.datasets.reading import open_source
-from threedident.datasets.release import choose_sample
+from threedident.datasets.formats import png_folder as published
+from threedident.datasets.formats.sources import open_source
+from threedident.datasets.release_check import choose_sample
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 

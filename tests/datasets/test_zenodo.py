@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 from helpers.commands import command
 
-from threedident.datasets import download as fetching
-from threedident.datasets import published
-from threedident.datasets.reading import open_source
+from threedident.datasets import zenodo as fetching
+from threedident.datasets.formats import png_folder as published
+from threedident.datasets.formats.sources import open_source
 from threedident.errors import DatasetError
 
 
