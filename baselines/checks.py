@@ -9,7 +9,7 @@ from typing import Any
 
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training import run_folder as rundir
-from threedident.datasets.formats.sources import Source, open_source
+from threedident.datasets.formats import Source, open_dataset
 from threedident.errors import UsageError
 from threedident.storage.directory import default_out
 
@@ -159,8 +159,8 @@ def _find_images(
             "here"
         )
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open_source(data))
-        scored = source if test is None else stack.enter_context(open_source(test))
+        source = stack.enter_context(open_dataset(data))
+        scored = source if test is None else stack.enter_context(open_dataset(test))
         names = data, data if test is None else test
         check_images(experiment, source, scored, names)
         height, width = source.shape[:2]

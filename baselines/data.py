@@ -15,7 +15,7 @@ from threedident.baselines.checks import check_images
 from threedident.baselines.experiment import Experiment
 from threedident.datasets.augmented_views import TwoViews
 from threedident.datasets.dataset import ThreeDIdent, require_images
-from threedident.datasets.formats.sources import count_shared
+from threedident.datasets.formats import count_shared
 from threedident.datasets.pairs import PairLoader, PositivePairs
 from threedident.datasets.synthetic import Mixing, SyntheticPairs
 from threedident.distributions import PairProcess

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats.sources import Source, check_numbers, open_source
+from threedident.datasets.formats import Source, open_dataset
+from threedident.datasets.formats.source import check_numbers
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.presets import Preset
@@ -66,7 +67,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         """Opens a dataset; which form it has is found out.
 
         Args:
-            root: a dataset in any form, as `open_source` takes it.
+            root: a dataset in any form, as `open_dataset` takes it.
             transform: of the PIL image.
             target_transform: of the latents, a float32 tensor (n,).
             factors: names of factors or groups, which choose and order the latents' columns;
@@ -89,7 +90,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         if not self.columns:
             raise UsageError("factors names no factor")
         self.factor_names = tuple(FACTOR_NAMES[c] for c in self.columns)
-        self.source: Source = open_source(root)
+        self.source: Source = open_dataset(root)
         columns = list(self.columns)
         self.raw_latents = torch.from_numpy(self.source.raw_latents[:, columns])
         self.latents = torch.from_numpy(self.source.latents[:, columns])

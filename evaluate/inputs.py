@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.formats.sources import Source, open_source
+from threedident.datasets.formats import Source, open_dataset
 from threedident.errors import UsageError
 from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
 from threedident.evaluate.submissions.manifest import NAME as MANIFEST
@@ -90,11 +90,11 @@ def check_inputs(
             f"--train is for {REFERENCE}pca, found {found.name}: a submission is trained already"
         )
     declared, notes = find_manifest(found, manifest)
-    with open_source(data_root) as source:
+    with open_dataset(data_root) as source:
         scored_on = identity_of(source)
     fitted_on = None
     if train is not None:
-        with open_source(train) as source:
+        with open_dataset(train) as source:
             fitted_on = identity_of(source)
     if out is not None:
         check_out(out, found)

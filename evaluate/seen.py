@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.formats.dataset_card import SPLIT_NAMES
-from threedident.datasets.formats.exports import ExportSource
-from threedident.datasets.formats.sources import Source, count_shared, open_source
+from threedident.datasets.formats import Source, count_shared, open_dataset
+from threedident.datasets.formats.export import ExportSource
+from threedident.datasets.formats.export_record import SPLIT_NAMES
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.evaluate.assumptions import Warning_
 from threedident.evaluate.submissions.manifest import SubmissionManifest
@@ -168,7 +168,7 @@ def _count_trained_on(test: Source, recorded: Mapping[str, Any], checkpoint: Pat
     if checkpoint is None or not recorded:
         return 0
     try:
-        with open_source(read_json(checkpoint.parent / _PLACES)["data"]) as source:
+        with open_dataset(read_json(checkpoint.parent / _PLACES)["data"]) as source:
             latents = source.raw_latents[: recorded.get("images")]  # it may have been extended
     except (ThreeDIdentError, OSError, KeyError, TypeError, ValueError):
         return 0

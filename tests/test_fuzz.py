@@ -42,12 +42,12 @@ import numpy as np
 import pytest
 
 from threedident.baselines.experiment import load_experiment
-from threedident.datasets.describe import describe, lines
+from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats import png_folder as published
-from threedident.datasets.formats.convert import to_published, to_shards
-from threedident.datasets.formats.export_writers import export
-from threedident.datasets.formats.hdf5 import pack
-from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats.describe import describe, lines
+from threedident.datasets.formats.export import export
+from threedident.datasets.formats.hdf5 import pack, to_shards
+from threedident.datasets.formats.png_folder import to_published
 from threedident.datasets.formats.verify import verify, verify_any
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, ThreeDIdentError, UsageError
@@ -515,7 +515,7 @@ def each(*parts: Callable[[], object]) -> None:
 
 
 def look_through(path: Path) -> None:
-    with open_source(path) as source:
+    with open_dataset(path) as source:
         each(
             lambda: source.read(
                 range(len(source)), np.empty((len(source), *source.shape), np.uint8)
@@ -560,7 +560,7 @@ def read_form(path: Path) -> None:
 
 
 def back_to_shards(path: Path, out: Path) -> None:
-    with open_source(path) as source:
+    with open_dataset(path) as source:
         to_shards(source, out)
 
 
@@ -572,7 +572,7 @@ def make_described(root: Path) -> None:
 def make_other(root: Path, write: Callable[..., object], *words: str) -> None:
     with contextlib.redirect_stderr(io.StringIO()), tempfile.TemporaryDirectory() as folder:
         make_dataset(Path(folder))
-        with open_source(folder) as source:
+        with open_dataset(folder) as source:
             write(source, root, *words)
 
 
@@ -1024,7 +1024,7 @@ def test_a_chunk_that_unfolds_to_more_than_an_image(tmp_path: Path) -> None:
             del file[name]
             file.create_dataset(name, shape, kind, chunks=shape, compression="gzip")
     with pytest.raises(DatasetError, match="is stored in chunks of"):
-        open_source(tmp_path / "packed.h5")
+        open_dataset(tmp_path / "packed.h5")
 
 
 @pytest.mark.parametrize("make", [make_dataset, make_packed])

@@ -27,7 +27,7 @@ from threedident.baselines.reproduce.studies import (
     find_study,
 )
 from threedident.baselines.training import run_folder as rundir
-from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError, UsageError
 from threedident.progress import Progress, format_seconds
 from threedident.storage.atomic_files import explaining_write_errors, read_json, write_json
@@ -243,7 +243,7 @@ def _datasets(out: Path) -> dict[str, dict[str, Any]]:
 
 def _describe(path: Path) -> dict[str, str]:
     """What a dataset is: a text for people, and its latents' digest."""
-    with open_source(path) as source:
+    with open_dataset(path) as source:
         side, engine = source.shape[0], ""
         if source.manifest is not None:
             made_by = source.manifest.engine
@@ -311,7 +311,7 @@ class _Images:
         resolution, quality = self._rendering.resolution, self._rendering.quality
         for name in (TEST, TRAIN):
             if name in self._given:
-                with open_source(self._given[name]) as source:
+                with open_dataset(self._given[name]) as source:
                     resolution = int(source.shape[0])
                     if source.manifest is not None and source.manifest.engine["quality"]:
                         quality = str(source.manifest.engine["quality"])

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats import open_dataset
 from threedident.errors import RenderError, UsageError
 from threedident.evaluate.evaluation import evaluate_inputs
 from threedident.evaluate.inputs import check_inputs
@@ -232,7 +232,7 @@ def _generator(run: Run, root: Path | None) -> Preset:
     preset, latents = None, "seed"
     if root is not None:
         _refuse_other_data(run, root)
-        with open_source(root) as source:
+        with open_dataset(root) as source:
             manifest = source.manifest
         preset = manifest.preset if manifest else None
         latents = manifest.settings["latents"]["source"] if manifest else "file"

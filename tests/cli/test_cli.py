@@ -40,7 +40,7 @@ def test_no_folder_of_ours_takes_a_bare_name(name):
 
 def test_help_and_reading_load_neither_blender_nor_torch():
     done = python(
-        "import sys, threedident.cli, threedident.datasets.formats.sources\n"
+        "import sys, threedident.cli, threedident.datasets.formats\n"
         "import threedident.datasets.formats.convert\n"
         "heavy = {'bpy', 'torch', 'trimesh', 'faiss', 'scipy'} & set(sys.modules)\n"
         "sys.exit(f'loads {heavy}' if heavy else 0)"
@@ -260,9 +260,9 @@ def test_a_preset_without_best_scores_says_why_they_are_not_shown(cli, tmp_path)
 def test_preview(cli, tmp_path, small_dataset):
     cli("preview", small_dataset, "--out", "sheet.png", "--count", 6)
     sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
-    from threedident.datasets.formats.sources import open_source
+    from threedident.datasets.formats import open_dataset
 
-    with open_source(small_dataset) as source:
+    with open_dataset(small_dataset) as source:
         assert np.array_equal(sheet[4:36, 4:36], source.image(0))
         assert np.array_equal(sheet[4:36, 40:72], source.image(1))
     assert "ends in .png" in cli("preview", small_dataset, "--out", "sheet.doc", code=2).stderr

@@ -18,13 +18,13 @@ import warnings
 from pathlib import Path
 
 import faiss
-import made
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from helpers import fake_dataset as made
 from helpers.commands import run_command
-from made import in_a_fork, same, wait_for
+from helpers.fake_dataset import in_a_fork, same, wait_for
 from PIL import Image
 from scipy import stats
 from torch.utils import data
@@ -48,16 +48,16 @@ from threedident.datasets import (
     Unchanged,
     Uniform,
     VonMisesFisher,
-    matching,
-    realised,
 )
+from threedident.datasets import latent_matcher as matching
+from threedident.datasets import matching_report as realised
 from threedident.datasets.pairs import Buffers
+from threedident.distributions.torch_sampler import seeded
 from threedident.errors import DatasetError, MatchingWarning, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES
-from threedident.files import is_running
 from threedident.presets import load_preset
 from threedident.render.direct import render
-from threedident.sampling import seeded
+from threedident.storage.atomic_files import is_running
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

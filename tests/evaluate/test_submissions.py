@@ -30,8 +30,8 @@ from helpers.fake_scores import make_manifest
 from onnx import TensorProto, helper, numpy_helper
 
 from threedident.datasets.dataset import ThreeDIdent
-from threedident.datasets.formats.convert import to_published
-from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats.png_folder import to_published
 from threedident.distributions import Normal
 from threedident.encoders import (
     ImageEncoder,
@@ -1233,7 +1233,7 @@ def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset
     assert said.count("warning: ") >= 2
     scores = json.loads((tmp_path / "out/scores.json").read_text())
     check_scores(scores, "scores.json")
-    with open_source(small_dataset) as source:
+    with open_dataset(small_dataset) as source:
         assert source.manifest is not None
         assert scores["data"]["fingerprint"] == source.manifest.fingerprint
         to_published(source, tmp_path / "published")
@@ -1403,7 +1403,7 @@ def test_images_that_a_run_was_trained_on_are_said(cli, tmp_path, rendered):
     )
     assert not {"seen_images", "other_resolution"} & set(warned(scored("encoder.onnx", test)))
     # Some of the images, and all of them with others, in any form: row by row.
-    to_published(open_source(as_rendered(tmp_path / "few", COUNT // 2)), tmp_path / "png")
+    to_published(open_dataset(as_rendered(tmp_path / "few", COUNT // 2)), tmp_path / "png")
     more = as_rendered(tmp_path / "more", COUNT + 8)
     (tmp_path / "png/3dident.json").unlink()
     for folder, words in ((tmp_path / "png", "as 20 of these 20"), (more, "as 40 of these 48")):
@@ -1437,7 +1437,7 @@ def test_images_that_a_run_was_trained_on_are_said(cli, tmp_path, rendered):
 def test_what_a_stranger_says_of_the_training_only_warns(tmp_path, rendered, claim, code):
     path = save_onnx(tmp_path / "a.onnx", mean_nodes("z_hat"), initializers=[AXES])
     model = onnx.load(path)
-    latents = latents_digest(open_source(rendered["test"]).raw_latents)
+    latents = latents_digest(open_dataset(rendered["test"]).raw_latents)
     helper.set_model_props(model, {TRAINED_ON: claim.replace("%s", latents)})
     onnx.save(model, path)
     found = warned(scored(path, rendered["test"], metrics=["linear_r2"]))
@@ -1498,7 +1498,7 @@ def test_scores_on_fewer_images_or_fitted_on_others_are_not_overwritten(tmp_path
     for _ in range(2):
         write(few, train)
     scores = read_scores(out / "scores.json")
-    fingerprint = open_source(train).manifest.fingerprint
+    fingerprint = open_dataset(train).manifest.fingerprint
     assert scores["submission"]["fitted_on"] == {"fingerprint": fingerprint, "images": COUNT}
     extended = r"on 40 images of this test set, which has 60 now: choose another --out, or add"
     with pytest.raises(UsageError, match=extended):

@@ -396,10 +396,10 @@ def test_a_dataset_of_the_direct_engine(cli, tmp_path, small_dataset):
     cli(*direct, "d", "--n", 12, "--workers", 1)
     cli(*direct, "e", "--n", 12, "--images-per-worker", 4)
     cli("verify", "d", "--n", 12)
-    from threedident.datasets.formats.sources import open_source
+    from threedident.datasets.formats import open_dataset
 
     roots = (tmp_path / "d", tmp_path / "e", small_dataset)
-    d, e, blender = (open_source(root) for root in roots)
+    d, e, blender = (open_dataset(root) for root in roots)
     with d, e, blender:
         assert np.array_equal(d.raw_latents, blender.raw_latents)
         for i in range(12):

@@ -52,12 +52,12 @@ def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> N
 
     DATASET, in any form, defaults to data/3dident.
     """
-    from threedident.datasets.formats.sources import open_source, read_images
+    from threedident.datasets.formats import open_dataset
     from threedident.render.figures import contact_sheet
 
-    with open_source(dataset, split) as source:
+    with open_dataset(dataset, split) as source:
         count, form = min(count, len(source)), source.form
-        images = read_images(source, range(count))
+        images = source.images(range(count))
     if out is not None:
         target = out
     elif form == "shards":
@@ -81,7 +81,7 @@ def info(dataset: Path, split: str | None, as_json: bool) -> None:
     """
     import json
 
-    from threedident.datasets.describe import describe, lines
+    from threedident.datasets.formats.describe import describe, lines
 
     about = describe(dataset, split)
     if as_json:
@@ -109,7 +109,7 @@ def verify(dataset: Path, count: int | None, split: str | None, as_json: bool) -
     """
     import json
 
-    from threedident.datasets.describe import count_of
+    from threedident.datasets.formats.describe import count_of
     from threedident.datasets.formats.verify import verify_any
     from threedident.storage.shards import name_stretches
 
@@ -147,8 +147,8 @@ def stats(dataset: Path, split: str | None) -> None:
     """
     import json
 
-    from threedident.datasets.checking import measure
-    from threedident.datasets.formats.sources import find_form, open_source
+    from threedident.datasets.formats import find_form, open_dataset
+    from threedident.datasets.formats.checks import measure
     from threedident.storage.directory import DatasetDir
 
     if find_form(dataset) == "shards" and split is None:
@@ -159,7 +159,7 @@ def stats(dataset: Path, split: str | None) -> None:
             found = directory.compute_stats()
             say(f"stats.json is not rewritten: {error}")
     else:
-        with open_source(dataset, split) as source:
+        with open_dataset(dataset, split) as source:
             found = source.stats() or {}
             if "definitions" not in found:  # little or nothing is recorded
                 found = measure(source)
@@ -231,9 +231,9 @@ def pairs(
     names = tuple(FACTOR_NAMES[c] for c in columns)
     rendered, latents = False, np.empty((0, len(names)), np.float32)
     if dataset is not None:
-        from threedident.datasets.formats.sources import open_source
+        from threedident.datasets.formats import open_dataset
 
-        with open_source(dataset) as source:
+        with open_dataset(dataset) as source:
             rendered = source.manifest is not None and source.manifest.pair_process is not None
             latents = source.raw_latents[:, columns]
         if rendered and any(option not in (None, ()) for option in given):
@@ -282,10 +282,10 @@ def pack(dataset: Path, out: Path, compression: str | None, split: str | None) -
 
     What made it is kept, and checksums: `3dident convert --to shards` brings back the directory.
     """
+    from threedident.datasets.formats import open_dataset
     from threedident.datasets.formats.hdf5 import pack as join
-    from threedident.datasets.formats.sources import open_source
 
-    with open_source(dataset, split) as source:
+    with open_dataset(dataset, split) as source:
         count = join(source, out, compression=compression)
         wanted = source.wanted()
     _say_written(out, count, wanted)
@@ -293,7 +293,7 @@ def pack(dataset: Path, out: Path, compression: str | None, split: str | None) -
 
 def _say_written(out: Path, count: int, wanted: int | None, split: str | None = None) -> None:
     """Says what was written, and how to look at it."""
-    from threedident.datasets.describe import count_of
+    from threedident.datasets.formats.describe import count_of
 
     click.echo(f"wrote {out}: {count_of(count, wanted)} images")
     what = shlex.quote(str(out)) + (f" --split {split}" if split else "")
@@ -340,14 +340,15 @@ def convert(
     goes on with. webdataset and parquet come with a dataset card; several splits can share OUT.
     Run the same command again after any interruption: it goes on where it was stopped.
     """
-    from threedident.datasets.formats import convert as conversion
-    from threedident.datasets.formats import dataset_card as card
-    from threedident.datasets.formats.sources import find_form, open_source
+    from threedident.datasets.formats import find_form, open_dataset
+    from threedident.datasets.formats.convert import convert as write
+    from threedident.datasets.formats.export import split_of
+    from threedident.datasets.formats.export_record import records
 
     if out.resolve() == dataset.resolve():
         raise UsageError("--out must be another directory than the dataset's")
     exports = form in ("webdataset", "parquet")
-    several = find_form(dataset) == "export" and len(card.records(dataset)) > 1
+    several = find_form(dataset) == "export" and len(records(dataset)) > 1
     takes = {"--shard-size"} if exports else set()
     takes |= {"--split"} if exports or several else set()
     takes |= {"--compression", "--shard-size"} if form == "shards" else set()
@@ -359,19 +360,11 @@ def convert(
         if value is not None and option not in takes:
             raise UsageError(f"--to {form} takes no {option}")
     written = None
-    with open_source(dataset, split if several else None) as source:
-        if form == "published":
-            count = conversion.to_published(source, out)
-        elif exports:
-            from threedident.datasets.formats.export_writers import export as write
-            from threedident.datasets.formats.export_writers import split_of
-
-            count = write(source, out, form, split=split, shard_size=shard_size)
-            written = split_of(source, split) if len(card.records(out)) > 1 else None
-        else:
-            count = conversion.to_shards(
-                source, out, shard_size=shard_size, compression=compression
-            )
+    with open_dataset(dataset, split if several else None) as source:
+        name = split if exports else None  # of another form, it only chose what is read
+        count = write(source, out, form, split=name, shard_size=shard_size, compression=compression)
+        if exports:
+            written = split_of(source, split) if len(records(out)) > 1 else None
         wanted = source.wanted()
     _say_written(out, count, wanted, written)
 
@@ -500,13 +493,13 @@ def compare_release(
     same raw latents, at the dataset's resolution.
     """
     from threedident.datasets import release_check as release
-    from threedident.datasets.formats.sources import open_source
+    from threedident.datasets.formats import open_dataset
     from threedident.presets import load_preset
 
     if out is not None:
         check_figure(out)
     presets = [load_preset(name) for name in names]
-    with open_source(dataset) as source:
+    with open_dataset(dataset) as source:
         click.echo(f"{dataset}: {len(source)} images")
         for line in release.describe_latents(source, presets):
             click.echo(line)

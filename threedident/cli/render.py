@@ -226,7 +226,7 @@ def render(
                 f"--extend takes all settings from the dataset: leave out {', '.join(others)}"
             )
         if extend.exists() and not (extend / MANIFEST).is_file():
-            from threedident.datasets.formats.sources import find_form
+            from threedident.datasets.formats import find_form
 
             form = find_form(extend)
             raise UsageError(

@@ -1,4 +1,4 @@
-"""What a dataset in any form says of itself, held against what it holds."""
+"""Checks of a dataset in any form against its own record: checksums, latents, what drew them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats.sources import Source, read_images
+from threedident.datasets.formats.source import Float32, Source, UInt8
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.progress import Progress
 from threedident.render.mesh import SHAPES
@@ -30,12 +30,9 @@ from threedident.storage.shards import (
     missing_intervals,
 )
 
-UInt8 = npt.NDArray[np.uint8]
-Float32 = npt.NDArray[np.float32]
-
 
 def manifest_of(source: Source) -> Manifest:
-    """What made a dataset; where its form does not say, a manifest that says just that.
+    """The manifest of a dataset; where its form has none, that of an import.
 
     Raises:
         DatasetError: the images are not square.
@@ -44,7 +41,7 @@ def manifest_of(source: Source) -> Manifest:
 
 
 def imported(source: Source) -> Manifest:
-    """A manifest of images and latents of which no more is known.
+    """The manifest of an import: of images and latents about which nothing else is known.
 
     The latents are given, the engine is "imported", the preset maps nothing.
 
@@ -72,13 +69,13 @@ def imported(source: Source) -> Manifest:
 
 
 def intervals_of(source: Source) -> list[Interval]:
-    """The stretches that a dataset is read in: those of its shards, where they are recorded."""
+    """The stretches to read a dataset in: those of its shards, where they are recorded."""
     recorded = [part.interval for part in source.parts()]
     return recorded or missing_intervals(len(source), default_shard_size(source.shape[0]), [])
 
 
 def checked_blocks(source: Source) -> Iterator[tuple[Part, UInt8]]:
-    """All images of a dataset, a stretch at a time, and what is to be said of them.
+    """Read and check all images of a dataset, a stretch at a time, with the record of each.
 
     Raises:
         DatasetError: an image cannot be read, or is not what the dataset says that it is.
@@ -86,14 +83,14 @@ def checked_blocks(source: Source) -> Iterator[tuple[Part, UInt8]]:
     checks = Checks(source)
     recorded = {part.interval: part for part in source.parts()}
     for interval in intervals_of(source):
-        images = read_images(source, interval.indices)
+        images = source.images(interval.indices)
         checks.check(interval, images)
         yield recorded.get(interval) or new_part(source, interval, images), images
     checks.check_whole()
 
 
 def require_sound(source: Source) -> None:
-    """Checks a dataset before it is written in a form that nobody will check as it is made.
+    """Check a whole dataset, before it is written in a form that is not checked on the way.
 
     Raises:
         DatasetError: an image cannot be read, or is not what the dataset says that it is.
@@ -101,13 +98,13 @@ def require_sound(source: Source) -> None:
     with Progress("checking", len(source)) as progress:
         checks = Checks(source)
         for interval in intervals_of(source):
-            checks.check(interval, read_images(source, interval.indices))
+            checks.check(interval, source.images(interval.indices))
             progress.advance(interval.count)
         checks.check_whole()
 
 
 def measure(source: Source) -> dict[str, Any]:
-    """The statistics of all images, made from the images.
+    """Measure the statistics of all images, from the images.
 
     Raises:
         DatasetError: one cannot be read.
@@ -115,18 +112,18 @@ def measure(source: Source) -> dict[str, Any]:
     sums = ImageSums()
     with Progress("measuring", len(source)) as progress:
         for interval in intervals_of(source):
-            images = read_images(source, interval.indices)
+            images = source.images(interval.indices)
             sums = sums + new_part(source, interval, images).sums
             progress.advance(interval.count)
     return statistics(sums)
 
 
 class Checks:
-    """Holds a dataset's images and latents against what its form records of them.
+    """Checks of a dataset's images and latents against the records that its form keeps of them.
 
     Attributes:
-        done: what is checked, a line each.
-        left: what is not, and why, a line each.
+        done: the checks that are made, a line each.
+        left: the checks that cannot be made, and why, a line each.
     """
 
     def __init__(self, source: Source) -> None:
@@ -151,10 +148,14 @@ class Checks:
             self._dataset = DatasetDir(source.root, manifest, source.given())
 
     def check(self, interval: Interval, images: UInt8) -> None:
-        """Checks a stretch of images and their latents.
+        """Check a stretch of images and their latents.
+
+        Args:
+            interval: the stretch.
+            images: its images, (k, H, W, 3).
 
         Raises:
-            DatasetError: what is wrong with them.
+            DatasetError: they are not those recorded.
         """
         source, window = self._source, slice(interval.first, interval.stop)
         raw, scene = source.raw_latents[window], source.latents[window]
@@ -166,10 +167,10 @@ class Checks:
             self._dataset.check_rows(interval, raw, scene, str(source.root))
 
     def check_whole(self) -> None:
-        """Checks what can only be checked of all latents at once.
+        """Check the latents as a whole.
 
         Raises:
-            DatasetError: what is wrong with them.
+            DatasetError: they are not those recorded.
         """
         source = self._source
         if source.manifest is not None:
@@ -177,20 +178,21 @@ class Checks:
 
 
 def check_imported(manifest: Manifest, raw: Float32, scene: Float32, where: str) -> None:
-    """Checks that the latents of an imported dataset are those imported, where all are there.
+    """Check that the latents of an imported dataset are those imported, where all are there.
 
     Raises:
         DatasetError: they are not.
     """
-    said = manifest.settings["latents"]
-    if said["source"] != "imported" or len(raw) != said["count"]:
+    latents = manifest.settings["latents"]
+    if latents["source"] != "imported" or len(raw) != latents["count"]:
         return
-    if (latents_digest(raw), latents_digest(scene)) != (said["sha256"], said["scene_sha256"]):
+    digests = (latents_digest(raw), latents_digest(scene))
+    if digests != (latents["sha256"], latents["scene_sha256"]):
         raise DatasetError(f"{where}: the latents are not those imported")
 
 
 def new_part(source: Source, interval: Interval, images: UInt8) -> Part:
-    """What is to be said of images that were no shard before."""
+    """The record of a stretch of images that was no shard before."""
     window = slice(interval.first, interval.stop)
     raw, scene = source.raw_latents[window], source.latents[window]
     arrays: Mapping[str, npt.NDArray[Any]] = {
@@ -218,7 +220,7 @@ def new_part(source: Source, interval: Interval, images: UInt8) -> Part:
 
 
 def _share_in_frame(manifest: Manifest | None, scene: Float32) -> npt.NDArray[np.float64]:
-    """Which share of the object lies in the frame, (N,); NaN where the object is not known."""
+    """The share of the object that lies in the frame, (N,); NaN where the object is not known."""
     preset = manifest.preset if manifest else None
     if preset is not None and preset.shape in SHAPES:
         with contextlib.suppress(ThreeDIdentError):

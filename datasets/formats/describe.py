@@ -1,4 +1,4 @@
-"""What a dataset is, for `3dident info`: read from what its form records, no image looked at."""
+"""Descriptions of datasets for `3dident info`, from their records; no image is read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.formats.exports import ExportSource
-from threedident.datasets.formats.sources import Source, extend_command, find_form, open_source
+from threedident.datasets.formats import Source, find_form, open_dataset
+from threedident.datasets.formats.export import ExportSource
+from threedident.datasets.formats.hdf5 import extend_command
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
 from threedident.storage.directory import WANTED, DatasetDir, Manifest
@@ -23,7 +24,7 @@ _ROW_BYTES = 8 * NUM_FACTORS + 8  # of an image's latents and index in a shard
 
 
 def describe(root: Path, split: str | None = None) -> dict[str, Any]:
-    """What a dataset in any form is, as plain data; one that is incomplete says so.
+    """Describe a dataset in any form, as plain data; an incomplete one is said to be so.
 
     Keys: `dataset`, `form`, `split` (of an export), `images`, `wanted` (how many were asked for),
     `missing` (stretches, first to last), `faults`, `height`, `width`, `files`, `bytes`; and of what
@@ -38,7 +39,7 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
     """
     if find_form(root) == "shards" and split is None:
         return _describe_shards(root)
-    with open_source(root, split) as source:
+    with open_dataset(root, split) as source:
         height, width = source.shape[:2]
         files = _files(source)
         return {
@@ -91,7 +92,7 @@ def _describe_shards(root: Path) -> dict[str, Any]:
 
 
 def _files(source: Source) -> list[Path]:
-    """The files that a dataset which is not in shards consists of."""
+    """The files of a dataset that is not in shards."""
     if source.form == "published":
         return [path for path in source.root.rglob("*") if path.is_file()]
     return list(source.files) if isinstance(source, ExportSource) else [source.root]
@@ -111,14 +112,14 @@ def _of_manifest(manifest: Manifest | None) -> dict[str, Any]:
 
 
 def count_of(images: int, wanted: int | None) -> str:
-    """How many images there are: 123 of 250,000, where more were asked for."""
+    """The number of images in words: 123 of 250,000, where more were asked for."""
     if wanted is None or wanted <= images:
         return f"{images:,}"
     return f"{images:,} of {wanted:,}"
 
 
 def how_to_complete(about: Mapping[str, Any]) -> str:
-    """What to do about a dataset of which images are missing."""
+    """The advice for a dataset of which images are missing."""
     settings = about["settings"]
     if settings is None or settings["preset"] is None:
         return "to complete it: write it again from what it was imported from"
@@ -132,7 +133,7 @@ def how_to_complete(about: Mapping[str, Any]) -> str:
 
 
 def lines(about: Mapping[str, Any]) -> list[str]:
-    """What `describe` says, in words; first what is wrong."""
+    """Put a description into words, a line each; first the faults."""
     name, settings = about["dataset"], about["settings"]
     size, files = about["bytes"] / 1e6, about["files"]
     form = _FORMS.get(about["form"], "")
@@ -140,34 +141,34 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         form = f"{files} shard{'' if files == 1 else 's'} of up to {about['shard_size']}"
     elif about["form"] in ("webdataset", "parquet"):
         form = f"{form}, split {about['split']}, {files} file{'' if files == 1 else 's'}"
-    said = [
+    text = [
         f"{name}: {count_of(about['images'], about['wanted'])} images of {about['width']} x "
         f"{about['height']}, {form}, {size:.1f} MB"
     ]
     if about["missing"]:
-        said.append(f"incomplete: {name_stretches(about['missing'])} missing")
-    said += [f"damaged: {fault}" for fault in about["faults"] if about["images"]]
+        text.append(f"incomplete: {name_stretches(about['missing'])} missing")
+    text += [f"damaged: {fault}" for fault in about["faults"] if about["images"]]
     if about["missing"] or about["faults"]:
-        said.append(f"all that is wrong: 3dident verify {name}")
-        said.append(how_to_complete(about))
+        text.append(f"all that is wrong: 3dident verify {name}")
+        text.append(how_to_complete(about))
     if about["form"] == "shards" and about["wanted"] and about["missing"]:
         record = Path(name) / WANTED
-        said.append(f"if fewer than {about['wanted']:,} images are wanted: remove {record}")
+        text.append(f"if fewer than {about['wanted']:,} images are wanted: remove {record}")
     if about["wanted"] is None and settings is not None:
-        said.append("how many images were asked for is not recorded: only gaps would be seen")
+        text.append("how many images were asked for is not recorded: only gaps would be seen")
     if settings is None or settings["preset"] is None:
-        said.append("imported from the published layout: what rendered it is not recorded")
-        return said
+        text.append("imported from the published layout: what rendered it is not recorded")
+        return text
     preset, engine, latents = settings["preset"], settings["engine"], settings["latents"]
-    said.append(
+    text.append(
         f"preset     {preset['name']}: {preset['shape']}, {preset['material']}, hue {preset['hue']}"
     )
     seeded = f"{settings['split']} split, seed {settings['seed']}"
-    said.append(f"latents    {'given in a file' if latents['source'] == 'file' else seeded}")
+    text.append(f"latents    {'given in a file' if latents['source'] == 'file' else seeded}")
     if latents["source"] == "pairs":
-        said.append(f"pairs      images 2i and 2i + 1, z~ from {about['conditional']}")
+        text.append(f"pairs      images 2i and 2i + 1, z~ from {about['conditional']}")
     return [
-        *said,
+        *text,
         f"engine     {engine['name']} {engine['version']} on {engine['device']}, "
         f"quality {engine['quality']} (recipe {engine['recipe']})",
         f"made       {about['created']} by threedident {about['toolkit']}",
@@ -179,7 +180,7 @@ def lines(about: Mapping[str, Any]) -> list[str]:
 
 
 def _table(about: Mapping[str, Any]) -> list[str]:
-    said = [f"{'factor':<20}{'group':<11}{'scene range':<22}{'best R2':<9}"]
+    text = [f"{'factor':<20}{'group':<11}{'scene range':<22}{'best R2':<9}"]
     unknown = []
     for row in about["factors"]:
         low, high = row["scene_range"]
@@ -189,9 +190,9 @@ def _table(about: Mapping[str, Any]) -> list[str]:
         elif row["best_r2"] is None:
             unknown.append(row["name"])
         best = "-" if row["best_r2"] is None else f"{row['best_r2']:.4f}"
-        said.append(f"{row['name']:<20}{row['group']:<11}{span:<22}{best:<9}")
+        text.append(f"{row['name']:<20}{row['group']:<11}{span:<22}{best:<9}")
     if about["why_no_best_r2"]:
-        said.append(f"best R2 is not known: {about['why_no_best_r2']}")
+        text.append(f"best R2 is not known: {about['why_no_best_r2']}")
     elif unknown:
-        said.append(f"best R2 of {', '.join(unknown)} is not known for this shape")
-    return said
+        text.append(f"best R2 of {', '.join(unknown)} is not known for this shape")
+    return text
