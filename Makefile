@@ -1,14 +1,18 @@
-# The two commands: `make demo` and `make test`. Both create and reuse $(VENV).
+# `make demo` to see it, `make check` before a commit, `make test` for all tests. They share $(VENV).
+# FILE is what to test: make test FILE=tests/evaluate
 VENV ?= .venv
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN = $(VENV)/bin
 DEMO ?= demo
 TYPES = build/types
+ROOMS = render datasets evaluate baselines
+FILE ?=
+PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal --durations=10
 
 # Without it the checkout's own folders (datasets, evaluate) would shadow other people's packages.
 export PYTHONSAFEPATH = 1
 
-.PHONY: demo test lint format docs bench clean
+.PHONY: demo check test lint format docs bench clean
 
 demo: $(VENV)/ready
 	$(BIN)/3dident doctor
@@ -30,15 +34,20 @@ demo: $(VENV)/ready
 	@echo "seeing a label, has recovered of each factor. $(DEMO)/run/metrics.csv tells how it got there."
 	@echo "The dataset is $(DEMO)/train; $(BIN)/3dident info $(DEMO)/train describes it."
 
+# No test that starts Blender, a training, a cluster or a browser: tests/helpers/fast.py.
+check: $(VENV)/ready lint
+	$(PYTEST) --fast $(FILE)
+
 test: $(VENV)/ready lint
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+	$(PYTEST) $(FILE)
 
 # mypy reads the package as it is installed: render/ is threedident.render only there.
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf $(TYPES) build/lib build/bdist.*
-	$(BIN)/pip install --quiet --no-deps --target $(TYPES) .
+	rm -rf $(TYPES)
+	mkdir -p $(TYPES)/threedident
+	ln -s $(CURDIR)/threedident/* $(foreach room,$(ROOMS),$(CURDIR)/$(room)) $(TYPES)/threedident
 	MYPYPATH=$(TYPES) $(BIN)/mypy -p threedident
 
 format: $(VENV)/ready

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from threedident.render.direct.engine import jacobian as jacobian
     from threedident.render.direct.engine import render as render
     from threedident.render.engine import EngineSettings as EngineSettings
+    from threedident.render.figures import contact_sheet as contact_sheet
     from threedident.render.job import render_images as render_images
 
 _PLACES = {
     "EngineSettings": "threedident.render.engine",
+    "contact_sheet": "threedident.render.figures",
     "jacobian": "threedident.render.direct.engine",
     "render": "threedident.render.direct.engine",
     "render_images": "threedident.render.job",

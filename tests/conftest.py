@@ -8,6 +8,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 from helpers.commands import SMALL, command, made_once, run_command
+from helpers.fast import pytest_addoption, pytest_configure
+
+__all__ = ["pytest_addoption", "pytest_configure"]  # pytest looks for hooks here
 
 # Tests run in several processes and start more: threads in each would wait for one another.
 # Libraries read this when they are loaded, numpy among them.

@@ -1,0 +1,160 @@
+"""`pytest --fast`: every test that starts neither Blender nor a training, cluster or browser.
+
+No list names these tests. A test is left out at the moment when it begins such a thing, wherever
+it lies and whatever it is called: it is reported as skipped, with the reason. Imports of Blender
+and the like are noticed in the processes that a test starts, too. A test that does none of this
+and still takes seconds is marked with `@pytest.mark.slow`, or listed below by its name.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+#: Modules that no fast test loads, and what loading them means.
+HEAVY = {
+    "bpy": "starts Blender",
+    "lightning_fabric": "trains",
+    "mkdocs": "builds the site",
+    "ray": "starts a cluster",
+}
+#: What no fast test starts: how its command line is known, and what it means.
+PROGRAMS = (
+    ("executors/child.py", "starts render processes"),
+    ("torchrun", "trains"),
+    ("torch.distributed.run", "trains"),
+    ("chromedriver", "starts a browser"),
+    ("3dident ", "runs a command in a process of its own"),
+    ("-m threedident ", "runs a command in a process of its own"),
+    ("benchmarks/run.py", "runs benchmarks"),
+)
+#: Tests that take seconds of a processor, by the name of their function.
+SLOW = {
+    "test_all_variants_of_the_losses_benchmark_compute_the_same",
+    "test_aninfonce_is_the_papers_and_differs_from_the_published_code_as_said",
+    "test_dci",
+    "test_export_gives_one_file_with_torchs_codes",
+    "test_factories_that_do_not_fit",
+    "test_fidelity_to_converged_blender_renders",
+    "test_guesses_of_a_new_user_work",
+    "test_intervals_are_of_the_score_at_this_many_samples",
+    "test_kernels_round_alike_just_compiled_and_from_the_cache",
+    "test_non_linear_regression_sees_what_a_linear_one_does_not",
+    "test_nothing_but_our_own_errors_comes_out",
+    "test_onnx_that_never_returns",
+    "test_scripts_need_no_guard",
+    "test_the_checkout_works_without_being_installed",
+    "test_the_gimbal_lock_shows",
+    "test_the_same_inputs_give_the_same_bytes_on_any_number_of_threads",
+    "test_torch_files_give_their_codes",
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption(
+        "--fast", action="store_true", help="no Blender, training, cluster, browser or slow test"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the marker, and with the option the plugin."""
+    config.addinivalue_line("markers", "slow: takes seconds; `pytest --fast` leaves it out")
+    if config.getoption("fast"):
+        config.pluginmanager.register(FastTests(), "fast")
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether a test is marked or listed as slow."""
+    name = getattr(item, "originalname", item.name)
+    return name in SLOW or item.get_closest_marker("slow") is not None
+
+
+class FastTests:
+    """The plugin of `--fast`, one in each process of pytest.
+
+    Attributes:
+        reason: why the test that runs is left out; None while it is not.
+        watching: whether a test runs: what is loaded when tests are collected does not count.
+    """
+
+    def __init__(self) -> None:
+        self.reason: str | None = None
+        self.watching = False
+        self._owner = os.getpid()
+        self._folder = tempfile.TemporaryDirectory(prefix="threedident-fast-")
+        self._notes = Path(self._folder.name) / "notes"
+        self._notes.touch()
+        os.environ["THREEDIDENT_FAST"] = f"{self._notes}:{','.join(HEAVY)}"
+        path = str(Path(__file__).with_name("fast_children"))
+        before = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = path if not before else f"{path}{os.pathsep}{before}"
+        sys.addaudithook(self._watch)
+
+    def _watch(self, event: str, arguments: Sequence[Any]) -> None:
+        """Leave the running test out where it begins what is too much for a fast one."""
+        if not self.watching or os.getpid() != self._owner:
+            return
+        if event == "import" and arguments[0] in HEAVY:
+            self.leave_out(HEAVY[arguments[0]])
+        elif event == "subprocess.Popen":
+            words = arguments[1]
+            line = words if isinstance(words, str) else shlex.join(map(os.fsdecode, words))
+            for name, reason in PROGRAMS:
+                if name in f"{line} ":
+                    self.leave_out(reason)
+
+    def leave_out(self, reason: str) -> None:
+        """Skip the running test."""
+        self.reason = reason
+        pytest.skip(reason)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.reason = None
+        self._guard_training()
+        self.watching = True
+        try:
+            return (yield)
+        finally:
+            self.watching = False
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if notes := self._notes.read_text().split():  # a process of the test said so
+            self._notes.write_text("")
+            self.reason = HEAVY[notes[0]]
+        if self.reason and report.when in ("setup", "call"):
+            report.outcome = "skipped"
+            report.longrepr = (str(Path(__file__)), 1, f"Skipped: {self.reason}")
+        return report
+
+    def pytest_collection_modifyitems(
+        self, config: pytest.Config, items: list[pytest.Item]
+    ) -> None:
+        config.hook.pytest_deselected(items=[item for item in items if is_slow(item)])
+        items[:] = [item for item in items if not is_slow(item)]
+
+    def _guard_training(self) -> None:
+        """Leave out whoever makes a Fabric, with which all trainings begin."""
+        fabric = getattr(sys.modules.get("lightning_fabric"), "Fabric", None)
+        if fabric is None or hasattr(fabric, "left_to"):
+            return
+        made, fabric.left_to = fabric.__init__, self
+
+        def make(fabric_: Any, *arguments: Any, **options: Any) -> None:
+            if self.watching:
+                self.leave_out("trains")
+            made(fabric_, *arguments, **options)
+
+        fabric.__init__ = make
