@@ -13,8 +13,8 @@ from threedident.datasets.formats.sources import Source, count_shared, open_sour
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.evaluate.assumptions import Warning_
 from threedident.evaluate.submissions.manifest import SubmissionManifest
+from threedident.latents import latents_digest
 from threedident.storage.atomic_files import read_json
-from threedident.storage.directory import latents_digest
 
 #: Warnings with which scores are no entry of a leaderboard.
 UNRANKED = ("training_split", "seen_images")

@@ -58,14 +58,10 @@ from threedident.render.job import dataset_settings
 from threedident.render.mesh import get_mesh, load_mesh
 from threedident.storage import directory as store
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import (
-    ImageSums,
-    Interval,
-    checksum,
-    read_sums,
-    write_shard,
-    write_text,
-)
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shard_record import checksum
+from threedident.storage.shards import read_sums, write_shard, write_text
+from threedident.storage.statistics import ImageSums
 
 TIMES = int(os.environ.get("THREEDIDENT_FUZZ", "0"))
 KEPT = Path(os.environ.get("THREEDIDENT_FUZZ_KEPT", "fuzz-failures"))

@@ -15,10 +15,12 @@ from threedident.datasets.checking import (
 from threedident.datasets.formats import png_folder as published
 from threedident.datasets.formats.sources import Source, read_images
 from threedident.errors import DatasetError
+from threedident.latents import latents_digest
 from threedident.progress import Progress
 from threedident.storage.atomic_files import explaining_write_errors, read_json, write_json
-from threedident.storage.directory import DatasetDir, latents_digest
-from threedident.storage.shards import missing_intervals, write_shard
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shard_plan import missing_intervals
+from threedident.storage.shards import write_shard
 
 
 def to_published(source: Source, out: Path) -> int:
@@ -76,6 +78,7 @@ def to_shards(
     *,
     shard_size: int | None = None,
     compression: str | None = None,
+    command: str | None = None,
 ) -> int:
     """Writes a dataset as a dataset directory; finished shards are kept.
 
@@ -88,6 +91,7 @@ def to_shards(
         out: the directory.
         shard_size: images to a shard; None: the shards that there were, or the default.
         compression: none or gzip; None: what there was, or none.
+        command: the command that an import records as what made it; None: "Python".
 
     Returns:
         How many images it holds.
@@ -97,14 +101,14 @@ def to_shards(
         UsageError: another process writes to the directory.
     """
     count, given = len(source), source.given()
-    kept = manifest_of(source)
+    kept = manifest_of(source, command)
     if kept.settings["latents"]["source"] == "file" and given is None:
         Progress.print(
             f"{source.root} keeps {count} of the {kept.settings['latents']['count']} latents that "
             f"were given to render: {out} is written as an import, which cannot be gone on with, "
             "and does not say what rendered it"
         )
-        kept = imported(source)
+        kept = imported(source, command)
     manifest = dataclasses.replace(
         kept,
         shard_size=shard_size or kept.shard_size,

@@ -13,8 +13,9 @@ from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTORS, NUM_FACTORS
 from threedident.render.mesh import SHAPES
 from threedident.storage.atomic_files import read_json
-from threedident.storage.directory import Manifest, toolkit_version
-from threedident.storage.shards import Part
+from threedident.storage.manifest import Manifest
+from threedident.storage.shard_record import Part
+from threedident.version import toolkit_version
 
 FORMAT = "3dident-export"
 FORMAT_VERSION = 1

@@ -39,6 +39,7 @@ from threedident.datasets.formats.exports import ExportSource, parquet_schema
 from threedident.datasets.formats.sources import Source, read_images
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import NUM_FACTORS
+from threedident.latents import latents_digest
 from threedident.progress import Progress
 from threedident.storage.atomic_files import (
     check_space,
@@ -47,7 +48,7 @@ from threedident.storage.atomic_files import (
     replacing,
     write_json,
 )
-from threedident.storage.directory import differences, latents_digest
+from threedident.storage.manifest import differences
 
 CARD = "README.md"
 #: Images to a row group of Parquet: 2.4 MB at 224 x 224. Even, so that it divides no pair.

@@ -30,8 +30,8 @@ from threedident.datasets.formats.dataset_card import (
 from threedident.datasets.formats.sources import CardSource, check_numbers, read_images
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import NUM_FACTORS
-from threedident.storage.directory import latents_digest
-from threedident.storage.shards import joined, name_stretches
+from threedident.latents import latents_digest
+from threedident.storage.shard_plan import joined, name_stretches
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]

@@ -15,13 +15,12 @@ from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
 from threedident.progress import Progress
 from threedident.storage.atomic_files import check_space, explaining_write_errors, replacing
-from threedident.storage.directory import STATS, DatasetDir, Manifest, parse_manifest
+from threedident.storage.directory import STATS, DatasetDir
+from threedident.storage.manifest import Manifest, parse_manifest
+from threedident.storage.shard_record import Part, checksum, parse_parts
 from threedident.storage.shards import (
-    Part,
     check_arrays,
-    checksum,
     open_hdf5,
-    parse_parts,
     read_attributes,
     safe_array,
     storage_options,
@@ -41,13 +40,20 @@ _SHARDS_CHECKSUM = "sha256_shards"
 WANTED = "wanted"
 
 
-def pack(dataset: DatasetDir | Source, out: Path, *, compression: str | None = None) -> int:
+def pack(
+    dataset: DatasetDir | Source,
+    out: Path,
+    *,
+    compression: str | None = None,
+    command: str | None = None,
+) -> int:
     """Joins a dataset into one file, checking it on the way.
 
     Args:
         dataset: in any form; complete from image 0 on.
         out: the file; it must not exist.
         compression: none or gzip; None takes the dataset's.
+        command: the command that an import records as what made it; None: "Python".
 
     Returns:
         How many images it holds.
@@ -62,7 +68,7 @@ def pack(dataset: DatasetDir | Source, out: Path, *, compression: str | None = N
     if out.exists():
         raise DatasetError(f"{out} exists already: remove it, or choose another --out")
     source = ShardSource(dataset.root) if isinstance(dataset, DatasetDir) else dataset
-    manifest = manifest_of(source)
+    manifest = manifest_of(source, command)
     stats = source.stats()
     total, side = len(source), manifest.resolution
     shapes: dict[str, tuple[tuple[int, ...], type]] = {

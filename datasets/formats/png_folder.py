@@ -17,9 +17,11 @@ from PIL import Image
 
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
+from threedident.latents import latents_digest
 from threedident.storage.atomic_files import explaining_write_errors, read_json, read_npy, replacing
-from threedident.storage.directory import Manifest, latents_digest, parse_manifest
-from threedident.storage.shards import Part, joined, name_stretches, parse_parts
+from threedident.storage.manifest import Manifest, parse_manifest
+from threedident.storage.shard_plan import joined, name_stretches
+from threedident.storage.shard_record import Part, parse_parts
 
 Float32 = npt.NDArray[np.float32]
 

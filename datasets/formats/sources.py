@@ -26,26 +26,15 @@ from threedident.datasets.formats import dataset_card as card
 from threedident.datasets.formats import hdf5 as packed
 from threedident.datasets.formats import png_folder as published
 from threedident.errors import DatasetError, UsageError
+from threedident.latents import latents_digest
 from threedident.render.mesh import SHAPES
 from threedident.storage.atomic_files import read_json
-from threedident.storage.directory import (
-    MANIFEST,
-    STATS,
-    DatasetDir,
-    Manifest,
-    latents_digest,
-    statistics,
-)
-from threedident.storage.shards import (
-    ImageSums,
-    Part,
-    check_arrays,
-    open_hdf5,
-    parse_name,
-    read_part,
-    require_complete,
-    safe_array,
-)
+from threedident.storage.directory import STATS, DatasetDir
+from threedident.storage.manifest import MANIFEST, Manifest
+from threedident.storage.shard_plan import parse_name, require_complete
+from threedident.storage.shard_record import Part
+from threedident.storage.shards import check_arrays, open_hdf5, read_part, safe_array
+from threedident.storage.statistics import ImageSums, statistics
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]

@@ -312,7 +312,7 @@ def test_figures_show_every_image_once(side):
 
 def test_the_version_is_that_of_the_distribution():
     assert threedident.__doc__
-    from threedident.storage.directory import toolkit_version
+    from threedident.version import toolkit_version
 
     assert toolkit_version() == "0.1.0"
 

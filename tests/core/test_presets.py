@@ -13,7 +13,7 @@ from threedident.presets import SATURATION, load_preset, parse_preset, preset_na
 from threedident.render.engine import EngineSettings
 from threedident.render.job import dataset_settings
 from threedident.render.scene import SceneBuilder, hue_color
-from threedident.storage.directory import Manifest
+from threedident.storage.manifest import Manifest
 
 
 def test_the_built_in_presets():

@@ -54,10 +54,10 @@ from threedident.datasets import (
 from threedident.datasets.pairs import Buffers
 from threedident.errors import DatasetError, MatchingWarning, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES
-from threedident.files import is_running
 from threedident.presets import load_preset
 from threedident.render.direct import render
 from threedident.sampling import seeded
+from threedident.system import is_running
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
