@@ -41,6 +41,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from threedident import presets
 from threedident.baselines.experiment import load_experiment
 from threedident.datasets.describe import describe, lines
 from threedident.datasets.formats import png_folder as published
@@ -56,7 +57,7 @@ from threedident.presets import load_preset
 from threedident.render.engine import EngineSettings
 from threedident.render.job import dataset_settings
 from threedident.render.mesh import get_mesh, load_mesh
-from threedident.storage import directory as store
+from threedident.storage import manifest as store
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval
 from threedident.storage.shard_record import checksum
@@ -183,7 +184,7 @@ def changed_manifest(draw: Any, text: str | bytes) -> str:
     if isinstance(tree, dict) and "fingerprint" in tree:
         with contextlib.suppress(AttributeError, TypeError, ValueError, RecursionError):
             settings = json.loads(as_json(tree.get("settings"), depth))
-            tree["fingerprint"] = store.Manifest(settings, 1, "", "", "", "").fingerprint
+            tree["fingerprint"] = store.settings_fingerprint(settings)
     return as_json(tree, depth)
 
 
@@ -581,7 +582,7 @@ def make_parquet(root: Path) -> None:
 
 
 def make_preset(root: Path) -> None:
-    shutil.copy(Path(store.__file__).parent / "presets" / "3dident-regular.toml", root / "p.toml")
+    shutil.copy(Path(presets.__file__).with_name("3dident.toml"), root / "p.toml")
 
 
 def read_preset(root: Path) -> None:

@@ -31,7 +31,7 @@ from threedident.errors import DatasetError, UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset, preset_names
 from threedident.render.job import Content
-from threedident.storage import directory as store
+from threedident.storage import locks
 from threedident.storage.directory import DatasetDir, default_out
 from threedident.storage.shard_plan import list_shards
 
@@ -562,7 +562,7 @@ def test_a_render_goes_on_where_nobody_reads_what_it_says(tmp_path):
 
 def test_a_lock_that_nobody_lets_go_of_is_named(tmp_path, small_dataset, monkeypatch):
     shutil.copytree(small_dataset, tmp_path / "d")
-    monkeypatch.setattr(store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(locks, "_PATIENCE", 0.05)
     dataset = DatasetDir.open(tmp_path / "d")
     with (tmp_path / "d/.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
