@@ -21,7 +21,7 @@ from threedident.datasets.synthetic import Mixing, SyntheticPairs
 from threedident.distributions import PairProcess
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
-from threedident.storage.directory import latents_digest
+from threedident.latents import latents_digest
 
 Tensors = tuple[torch.Tensor, ...]
 #: Latents (N, n) and observations of each view.

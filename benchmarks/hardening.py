@@ -34,7 +34,8 @@ from threedident.render import job
 from threedident.render.engine import EngineSettings
 from threedident.render.executors.process_pool import WorkerPool
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import ARRAYS, list_shards
+from threedident.storage.shard_plan import list_shards
+from threedident.storage.shard_record import ARRAYS
 
 COMMAND = str(Path(sys.executable).with_name("3dident"))
 SHARD = 5  # images

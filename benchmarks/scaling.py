@@ -31,7 +31,7 @@ from threedident.render.engine import EngineSettings
 from threedident.render.estimate import Measured, measure
 from threedident.render.executors.process_pool import IMAGES_PER_WORKER
 from threedident.render.job import JobOptions, default_timeout, probe
-from threedident.storage.shards import default_shard_size
+from threedident.storage.shard_plan import default_shard_size
 from threedident.system import processor_name
 
 CORES = (16, 64, 1000)

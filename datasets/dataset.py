@@ -19,8 +19,7 @@ from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.presets import Preset
 from threedident.progress import Progress
-from threedident.storage.directory import statistics
-from threedident.storage.shards import ImageSums
+from threedident.storage.statistics import ImageSums, statistics
 
 try:
     import torch

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from threedident.distributions import Distribution, PairProcess, Uniform
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import DatasetError, MissingExtraError, UsageError
+from threedident.latents import latents_digest
 from threedident.progress import Progress
 from threedident.storage.atomic_files import read_json, replacing, write_json
-from threedident.storage.directory import latents_digest
 from threedident.system import file_digest
 
 try:

@@ -29,8 +29,8 @@ from threedident.storage.atomic_files import (
     read_json,
     write_json,
 )
-from threedident.storage.directory import toolkit_version
 from threedident.system import file_digest
+from threedident.version import toolkit_version
 
 if TYPE_CHECKING:
     import requests

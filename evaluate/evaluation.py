@@ -43,7 +43,7 @@ from threedident.evaluate.seen import check_seen, split_of
 from threedident.evaluate.submissions.manifest import SubmissionManifest
 from threedident.evaluate.submissions.submission import Submission, digest
 from threedident.storage.atomic_files import explaining_write_errors, replacing, write_json
-from threedident.storage.directory import toolkit_version
+from threedident.version import toolkit_version
 
 Float32 = npt.NDArray[np.float32]
 

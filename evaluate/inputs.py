@@ -26,8 +26,8 @@ from threedident.evaluate.submissions.submission import (
     is_submission,
 )
 from threedident.factors import factor_columns
+from threedident.latents import latents_digest
 from threedident.storage.directory import default_out as default_place
-from threedident.storage.directory import latents_digest
 
 SCORES, EMBEDDINGS, REPORT = "scores.json", "embeddings.npy", "report.html"
 DEFAULT_DATA = default_place(split="test")

@@ -13,8 +13,8 @@ from threedident.datasets.formats.export_record import SPLIT_NAMES
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.evaluate.assumptions import Warning_
 from threedident.evaluate.submissions.manifest import SubmissionManifest
+from threedident.latents import latents_digest
 from threedident.storage.atomic_files import read_json
-from threedident.storage.directory import latents_digest
 
 #: Warnings with which scores are no entry of a leaderboard.
 UNRANKED = ("training_split", "seen_images")

@@ -19,7 +19,9 @@ from threedident.render.executors.process_pool import Done, Task, WorkerPool
 from threedident.render.job import JobOptions
 from threedident.render.scene import SceneBuilder
 from threedident.storage.atomic_files import explaining_write_errors
-from threedident.storage.shards import ImageSums, Interval, write_shard
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shards import write_shard
+from threedident.storage.statistics import ImageSums
 from threedident.system import processor_name, usable_processors
 
 Array = npt.NDArray[Any]

@@ -23,7 +23,7 @@ from threedident.distributions import Distribution, PairProcess, raw_box
 from threedident.distributions.philox_sampler import check_renderable
 from threedident.distributions.spaces import space_as_dict
 from threedident.errors import DatasetError, RenderError, UsageError
-from threedident.latents import check_raw_latents, sample_raw_latents
+from threedident.latents import check_raw_latents, latents_digest, sample_raw_latents
 from threedident.presets import DEFAULT_PRESET, Preset, load_preset
 from threedident.progress import Progress
 from threedident.render.blender import GPU_BACKENDS
@@ -42,15 +42,12 @@ from threedident.render.mesh import SHAPES
 from threedident.render.quality import DEFAULT_ENGINE
 from threedident.render.scene import CAMERA, SceneBuilder
 from threedident.storage.atomic_files import check_space, explaining_write_errors, remove_leftovers
-from threedident.storage.directory import LOGS, DatasetDir, latents_digest, toolkit_version
-from threedident.storage.shards import (
-    ImageSums,
-    Interval,
-    missing_intervals,
-    read_shard,
-    write_shard,
-)
+from threedident.storage.directory import LOGS, DatasetDir
+from threedident.storage.shard_plan import Interval, missing_intervals
+from threedident.storage.shards import read_shard, write_shard
+from threedident.storage.statistics import ImageSums
 from threedident.system import processor_name, stop_on_signals, usable_processors
+from threedident.version import toolkit_version
 
 Array = npt.NDArray[Any]
 

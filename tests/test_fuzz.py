@@ -41,6 +41,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from threedident import presets
 from threedident.baselines.experiment import load_experiment
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats import png_folder as published
@@ -56,16 +57,12 @@ from threedident.presets import load_preset
 from threedident.render.engine import EngineSettings
 from threedident.render.job import dataset_settings
 from threedident.render.mesh import get_mesh, load_mesh
-from threedident.storage import directory as store
+from threedident.storage import manifest as store
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import (
-    ImageSums,
-    Interval,
-    checksum,
-    read_sums,
-    write_shard,
-    write_text,
-)
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shard_record import checksum
+from threedident.storage.shards import read_sums, write_shard, write_text
+from threedident.storage.statistics import ImageSums
 
 TIMES = int(os.environ.get("THREEDIDENT_FUZZ", "0"))
 KEPT = Path(os.environ.get("THREEDIDENT_FUZZ_KEPT", "fuzz-failures"))
@@ -187,7 +184,7 @@ def changed_manifest(draw: Any, text: str | bytes) -> str:
     if isinstance(tree, dict) and "fingerprint" in tree:
         with contextlib.suppress(AttributeError, TypeError, ValueError, RecursionError):
             settings = json.loads(as_json(tree.get("settings"), depth))
-            tree["fingerprint"] = store.Manifest(settings, 1, "", "", "", "").fingerprint
+            tree["fingerprint"] = store.settings_fingerprint(settings)
     return as_json(tree, depth)
 
 
@@ -585,7 +582,7 @@ def make_parquet(root: Path) -> None:
 
 
 def make_preset(root: Path) -> None:
-    shutil.copy(Path(store.__file__).parent / "presets" / "3dident-regular.toml", root / "p.toml")
+    shutil.copy(Path(presets.__file__).with_name("3dident.toml"), root / "p.toml")
 
 
 def read_preset(root: Path) -> None:

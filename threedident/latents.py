@@ -6,6 +6,7 @@ can be extended, and rendered in any order, by any number of machines.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +22,22 @@ Float32 = npt.NDArray[np.float32]
 #: The stream of each split (the second word of the generator's key), and its default size.
 SPLITS: dict[str, int] = {"train": 0, "val": 1, "test": 2}
 SPLIT_SIZES: dict[str, int] = {"train": 250_000, "val": 25_000, "test": 25_000}
+
+
+def check_seed_and_split(seed: int, split: str) -> None:
+    """Check the two that decide the raw latents of a dataset.
+
+    Args:
+        seed: the seed.
+        split: the name of the split.
+
+    Raises:
+        UsageError: the seed is out of range or the split is unknown.
+    """
+    if split not in SPLITS:
+        raise UsageError(f"unknown split {split!r}: expected one of {', '.join(SPLITS)}")
+    if not 0 <= seed < 2**64:
+        raise UsageError(f"the seed must lie in [0, 2^64), found {seed}")
 
 
 def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Float32:
@@ -41,10 +58,7 @@ def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Floa
     Raises:
         UsageError: the seed is out of range or the split is unknown.
     """
-    if split not in SPLITS:
-        raise UsageError(f"unknown split {split!r}: expected one of {', '.join(SPLITS)}")
-    if not 0 <= seed < 2**64:
-        raise UsageError(f"the seed must lie in [0, 2^64), found {seed}")
+    check_seed_and_split(seed, split)
     key = np.array([seed, SPLITS[split]], np.uint64)
     rows = [
         np.random.Philox(key=key, counter=np.array([0, i, 0, 0], np.uint64)).random_raw(NUM_FACTORS)
@@ -96,3 +110,8 @@ def load_raw_latents(path: str | Path) -> Float32:
             f"cannot read the latents {error}{advice if Path(path).is_file() else ''}"
         ) from error
     return check_raw_latents(array, str(path))
+
+
+def latents_digest(raw: Float32) -> str:
+    """SHA-256 of raw latents."""
+    return hashlib.sha256(np.ascontiguousarray(raw, np.float32).tobytes()).hexdigest()

@@ -29,9 +29,11 @@ from threedident.baselines.reproduce.studies import (
 from threedident.baselines.training import run_folder as rundir
 from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError, UsageError
+from threedident.latents import latents_digest
 from threedident.progress import Progress, format_seconds
 from threedident.storage.atomic_files import explaining_write_errors, read_json, write_json
-from threedident.storage.directory import MANIFEST, DatasetDir, latents_digest
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import MANIFEST
 
 RUNS, CLAIM = "runs", "reproduce.json"
 FORMAT = "3dident-reproduction"

@@ -27,9 +27,9 @@ from threedident.evaluate.assumptions import check_assumptions
 from threedident.evaluate.metrics import linear_r2, mcc
 from threedident.progress import Progress
 from threedident.storage.atomic_files import remove_leftovers, replacing, write_json
-from threedident.storage.directory import toolkit_version
 from threedident.storage.tensor_archives import write_tensors
 from threedident.system import processor_name, stop_on_signals
+from threedident.version import toolkit_version
 
 try:
     import torch

@@ -11,14 +11,14 @@ from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.baselines.training.training_log import METRICS
 from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError, UsageError
+from threedident.latents import latents_digest
 from threedident.storage.atomic_files import (
     explaining_write_errors,
-    lock,
     read_json,
     replacing,
     write_json,
 )
-from threedident.storage.directory import latents_digest
+from threedident.storage.locks import lock
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"

@@ -18,7 +18,7 @@ from threedident.datasets.formats.source import Source as Source
 from threedident.datasets.formats.source import count_shared as count_shared
 from threedident.errors import DatasetError, UsageError
 from threedident.storage.directory import MANIFEST
-from threedident.storage.shards import parse_name
+from threedident.storage.shard_plan import parse_name
 
 
 def open_dataset(root: str | Path, split: str | None = None) -> Source:

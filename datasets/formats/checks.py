@@ -11,36 +11,28 @@ import numpy.typing as npt
 
 from threedident.datasets.formats.source import Float32, Source, UInt8
 from threedident.errors import DatasetError, ThreeDIdentError
+from threedident.latents import latents_digest
 from threedident.progress import Progress
 from threedident.render.mesh import SHAPES
 from threedident.render.scene import SceneBuilder
-from threedident.storage.directory import (
-    DatasetDir,
-    Manifest,
-    latents_digest,
-    statistics,
-    toolkit_version,
-)
-from threedident.storage.shards import (
-    ImageSums,
-    Interval,
-    Part,
-    checksum,
-    default_shard_size,
-    missing_intervals,
-)
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import Manifest
+from threedident.storage.shard_plan import Interval, default_shard_size, missing_intervals
+from threedident.storage.shard_record import Part, checksum
+from threedident.storage.statistics import ImageSums, statistics
+from threedident.version import toolkit_version
 
 
-def manifest_of(source: Source) -> Manifest:
+def manifest_of(source: Source, command: str | None = None) -> Manifest:
     """The manifest of a dataset; where its form has none, that of an import.
 
     Raises:
         DatasetError: the images are not square.
     """
-    return imported(source) if source.manifest is None else source.manifest
+    return imported(source, command) if source.manifest is None else source.manifest
 
 
-def imported(source: Source) -> Manifest:
+def imported(source: Source, command: str | None = None) -> Manifest:
     """The manifest of an import: of images and latents about which nothing else is known.
 
     The latents are given, the engine is "imported", the preset maps nothing.
@@ -65,7 +57,7 @@ def imported(source: Source) -> Manifest:
         "resolution": height,
         "engine": {"name": "imported", "version": "", "device": "", "quality": ""},
     }
-    return Manifest.new(settings, default_shard_size(height), "none", {})
+    return Manifest.new(settings, default_shard_size(height), "none", {}, command)
 
 
 def intervals_of(source: Source) -> list[Interval]:

@@ -21,6 +21,7 @@ def convert(
     split: str | None = None,
     shard_size: int | None = None,
     compression: str | None = None,
+    command: str | None = None,
 ) -> int:
     """Write a dataset in another form; after an interruption, the same call goes on.
 
@@ -34,6 +35,7 @@ def convert(
         shard_size: images to a file; None: for shards as they were, or 100; about 240 MB for
             webdataset and parquet.
         compression: none or gzip, for shards; None: as it was, or none.
+        command: the command that an import records as what made it; None: "Python".
 
     Returns:
         The number of images written.
@@ -58,5 +60,7 @@ def convert(
     if form == "published":
         return to_published(source, out)
     if form == "shards":
-        return to_shards(source, out, shard_size=shard_size, compression=compression)
+        return to_shards(
+            source, out, shard_size=shard_size, compression=compression, command=command
+        )
     return export(source, out, form, split=split, shard_size=shard_size)

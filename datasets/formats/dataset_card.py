@@ -9,7 +9,8 @@ from pathlib import Path
 from threedident.datasets.formats.export_record import Split
 from threedident.factors import FACTORS, NUM_FACTORS
 from threedident.render.mesh import SHAPES
-from threedident.storage.directory import Manifest, toolkit_version
+from threedident.storage.manifest import Manifest
+from threedident.version import toolkit_version
 
 _MARK = "<!-- 3dident-card "
 _SIZES = (10**3, 10**4, 10**5, 10**6, 10**7, 10**8, 10**9)

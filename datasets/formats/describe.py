@@ -11,8 +11,9 @@ from threedident.datasets.formats.export import ExportSource
 from threedident.datasets.formats.hdf5 import extend_command
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
-from threedident.storage.directory import WANTED, DatasetDir, Manifest
-from threedident.storage.shards import Interval, gaps, name_stretches
+from threedident.storage.directory import WANTED, DatasetDir
+from threedident.storage.manifest import Manifest
+from threedident.storage.shard_plan import Interval, gaps, name_stretches
 
 _FORMS = {
     "packed": "packed",

@@ -37,6 +37,7 @@ from threedident.datasets.formats.png_folder import decode_image, encode_image
 from threedident.datasets.formats.source import Origin, Source, UInt8, check_numbers
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import NUM_FACTORS
+from threedident.latents import latents_digest
 from threedident.progress import Progress
 from threedident.storage.atomic_files import (
     check_space,
@@ -45,8 +46,8 @@ from threedident.storage.atomic_files import (
     replacing,
     write_json,
 )
-from threedident.storage.directory import differences, latents_digest
-from threedident.storage.shards import joined, name_stretches
+from threedident.storage.manifest import differences
+from threedident.storage.shard_plan import joined, name_stretches
 
 CARD = "README.md"
 

@@ -13,8 +13,8 @@ from typing import Any
 from threedident.datasets.formats.source import Origin, parse_origin
 from threedident.errors import DatasetError, UsageError
 from threedident.storage.atomic_files import read_json
-from threedident.storage.directory import Manifest
-from threedident.storage.shards import Part
+from threedident.storage.manifest import Manifest
+from threedident.storage.shard_record import Part
 
 FORMAT = "3dident-export"
 FORMAT_VERSION = 1

@@ -36,17 +36,15 @@ from threedident.storage.atomic_files import (
     read_json,
     replacing,
 )
-from threedident.storage.directory import STATS, DatasetDir, Manifest, parse_manifest
+from threedident.storage.directory import STATS, DatasetDir
+from threedident.storage.manifest import Manifest, parse_manifest
+from threedident.storage.shard_plan import missing_intervals, require_complete
+from threedident.storage.shard_record import Part, checksum, parse_parts
 from threedident.storage.shards import (
-    Part,
     check_arrays,
-    checksum,
-    missing_intervals,
     open_hdf5,
-    parse_parts,
     read_attributes,
     read_part,
-    require_complete,
     safe_array,
     storage_options,
     write_shard,
@@ -154,6 +152,7 @@ def to_shards(
     *,
     shard_size: int | None = None,
     compression: str | None = None,
+    command: str | None = None,
 ) -> int:
     """Write a dataset as a directory of shards; finished shards are kept.
 
@@ -166,6 +165,7 @@ def to_shards(
         out: the directory to write.
         shard_size: images to a shard; None: the shards that there were, or the default.
         compression: none or gzip; None: as it was, or none.
+        command: the command that an import records as what made it; None: "Python".
 
     Returns:
         The number of images in it.
@@ -175,7 +175,7 @@ def to_shards(
         UsageError: another process writes to the directory.
     """
     count, given = len(source), source.given()
-    kept = _kept_manifest(source, given, out)
+    kept = _kept_manifest(source, given, out, command)
     manifest = dataclasses.replace(
         kept,
         shard_size=shard_size or kept.shard_size,
@@ -215,9 +215,11 @@ def to_shards(
     return count
 
 
-def _kept_manifest(source: Source, given: Float32 | None, out: Path) -> Manifest:
+def _kept_manifest(
+    source: Source, given: Float32 | None, out: Path, command: str | None
+) -> Manifest:
     """The manifest that goes along; that of an import where given latents are not all kept."""
-    manifest = manifest_of(source)
+    manifest = manifest_of(source, command)
     latents = manifest.settings["latents"]
     if latents["source"] != "file" or given is not None:
         return manifest
@@ -226,7 +228,7 @@ def _kept_manifest(source: Source, given: Float32 | None, out: Path) -> Manifest
         f"were given to render: {out} is written as an import, which cannot be gone on with, "
         "and does not say what rendered it"
     )
-    return imported(source)
+    return imported(source, command)
 
 
 def _write_part(source: Source, part: Part, images: UInt8, out: Path, manifest: Manifest) -> None:
@@ -314,13 +316,20 @@ def _read_parts(file: Any, path: Path, count: int, digest: Any) -> tuple[Part, .
         ) from error
 
 
-def pack(dataset: DatasetDir | Source, out: Path, *, compression: str | None = None) -> int:
+def pack(
+    dataset: DatasetDir | Source,
+    out: Path,
+    *,
+    compression: str | None = None,
+    command: str | None = None,
+) -> int:
     """Join a dataset into one file, checking it on the way.
 
     Args:
         dataset: a dataset in any form, complete from image 0 on.
         out: the file to write; it must not exist.
         compression: none or gzip; None: as the dataset has it.
+        command: the command that an import records as what made it; None: "Python".
 
     Returns:
         The number of images in it.
@@ -332,7 +341,7 @@ def pack(dataset: DatasetDir | Source, out: Path, *, compression: str | None = N
     if out.exists():
         raise DatasetError(f"{out} exists already: remove it, or choose another --out")
     source = ShardSource(dataset.root) if isinstance(dataset, DatasetDir) else dataset
-    manifest = manifest_of(source)
+    manifest = manifest_of(source, command)
     stats = source.stats()
     total, side = len(source), manifest.resolution
     shapes: dict[str, tuple[tuple[int, ...], type]] = {

@@ -26,6 +26,7 @@ from threedident.datasets.formats.source import (
 )
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
+from threedident.latents import latents_digest
 from threedident.progress import Progress
 from threedident.storage.atomic_files import (
     explaining_write_errors,
@@ -34,8 +35,7 @@ from threedident.storage.atomic_files import (
     replacing,
     write_json,
 )
-from threedident.storage.directory import latents_digest
-from threedident.storage.shards import joined, name_stretches
+from threedident.storage.shard_plan import joined, name_stretches
 
 IMAGES = "images"
 RAW_LATENTS = "raw_latents.npy"

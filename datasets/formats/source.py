@@ -19,9 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import DatasetError
+from threedident.latents import latents_digest
 from threedident.presets import Preset
-from threedident.storage.directory import Manifest, latents_digest, parse_manifest, statistics
-from threedident.storage.shards import ImageSums, Part, parse_parts
+from threedident.storage.manifest import Manifest, parse_manifest
+from threedident.storage.shard_record import Part, parse_parts
+from threedident.storage.statistics import ImageSums, statistics
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]

@@ -17,7 +17,8 @@ from threedident.datasets.formats.source import Float32
 from threedident.errors import DatasetError
 from threedident.progress import Progress
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import Interval, gaps, joined, read_shard
+from threedident.storage.shard_plan import Interval, gaps, joined
+from threedident.storage.shards import read_shard
 
 
 @dataclasses.dataclass

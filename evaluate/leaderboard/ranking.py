@@ -14,7 +14,7 @@ from typing import Any
 from threedident.evaluate.leaderboard.entries import Run, on_training_split
 from threedident.evaluate.leaderboard.published_scores import SEEDS, TABLE_4, PublishedRow
 from threedident.evaluate.report.labels import TRACKS, in_order, metric_label
-from threedident.storage.directory import differences
+from threedident.storage.manifest import differences
 
 #: So many seeds make an entry.
 ENOUGH = 3

@@ -29,7 +29,8 @@ from threedident.render.job import (
     resolve_device,
 )
 from threedident.render.mesh import SHAPES
-from threedident.storage.directory import DatasetDir, Manifest
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import settings_fingerprint
 
 TOLERANCE = 1e-6
 FRESH_IMAGES = 4096
@@ -263,7 +264,7 @@ def _fits_its_name(data: Mapping[str, Any]) -> bool:
     settings = dataset_settings(tried, seed=data["seed"], split=data["split"])
     # As it was then: samples behind a quality may have changed.
     settings["engine"] = engine
-    return Manifest(settings, 1, "none", "", "", "").fingerprint == data["fingerprint"]
+    return settings_fingerprint(settings) == data["fingerprint"]
 
 
 def _refuse_other_data(run: Run, root: Path) -> None:

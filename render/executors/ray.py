@@ -45,9 +45,10 @@ from threedident.render.job import (
     render_shards,
 )
 from threedident.storage.atomic_files import explaining_write_errors, remove_leftovers
-from threedident.storage.directory import LOGS, DatasetDir, toolkit_version
-from threedident.storage.shards import Interval, missing_intervals
+from threedident.storage.directory import LOGS, DatasetDir
+from threedident.storage.shard_plan import Interval, missing_intervals
 from threedident.system import stop_on_signals
+from threedident.version import toolkit_version
 
 try:
     import ray

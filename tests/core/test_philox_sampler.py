@@ -39,7 +39,8 @@ from threedident.distributions.philox_sampler import check_renderable, sample_pa
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.latents import sample_raw_latents
-from threedident.storage.directory import MANIFEST, DatasetDir
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import MANIFEST
 
 PAIRS = 2_000
 UNLIKELY = 1e-4  # a p-value that a right sampler does not reach

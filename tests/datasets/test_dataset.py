@@ -25,7 +25,7 @@ from threedident.datasets.formats.png_folder import to_published
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES, GROUPS
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import list_shards
+from threedident.storage.shard_plan import list_shards
 
 FORMS = ("shards", "gzip", "packed", "packed-gzip", "published", "plain", "webdataset", "parquet")
 

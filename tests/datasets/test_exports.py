@@ -36,7 +36,9 @@ from threedident.presets import load_preset
 from threedident.render.engine import EngineSettings
 from threedident.render.job import dataset_settings
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import ImageSums, Interval, write_shard
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shards import write_shard
+from threedident.storage.statistics import ImageSums
 
 FORMS = ("webdataset", "parquet")
 #: WebDataset leaves the last tar file to the garbage collector.

@@ -57,7 +57,7 @@ from threedident.errors import DatasetError, MatchingWarning, RenderError, Usage
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
 from threedident.render.direct import render
-from threedident.storage.atomic_files import is_running
+from threedident.system import is_running
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 

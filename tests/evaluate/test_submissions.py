@@ -52,7 +52,7 @@ from threedident.evaluate.submissions import manifest as manifests
 from threedident.evaluate.submissions.embeddings import read_embeddings
 from threedident.evaluate.submissions.onnx_check import MOST_WEIGHTS, TRAINED_ON
 from threedident.evaluate.submissions.submission import digest, file_digest, identify
-from threedident.storage.directory import latents_digest
+from threedident.latents import latents_digest
 
 COUNT, SIDE = 40, 16
 MARK = "PYTHON_3DIDENT_TEST"  # inherited by the processes of encoders, whatever else is not

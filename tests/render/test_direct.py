@@ -17,7 +17,7 @@ from threedident.presets import load_preset
 from threedident.render.color import psnr, to_uint8
 from threedident.render.engine import EngineSettings, create_engine
 from threedident.render.quality import Whole, get_quality
-from threedident.storage.shards import list_shards
+from threedident.storage.shard_plan import list_shards
 
 wp = pytest.importorskip("warp")
 

@@ -31,9 +31,9 @@ from threedident.errors import DatasetError, UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset, preset_names
 from threedident.render.job import Content
-from threedident.storage import directory as store
+from threedident.storage import locks
 from threedident.storage.directory import DatasetDir, default_out
-from threedident.storage.shards import list_shards
+from threedident.storage.shard_plan import list_shards
 
 RENDER = ("render", *SMALL, "--shard-size", 5)
 #: Renders that take a second.
@@ -562,7 +562,7 @@ def test_a_render_goes_on_where_nobody_reads_what_it_says(tmp_path):
 
 def test_a_lock_that_nobody_lets_go_of_is_named(tmp_path, small_dataset, monkeypatch):
     shutil.copytree(small_dataset, tmp_path / "d")
-    monkeypatch.setattr(store, "_PATIENCE", 0.05)
+    monkeypatch.setattr(locks, "_PATIENCE", 0.05)
     dataset = DatasetDir.open(tmp_path / "d")
     with (tmp_path / "d/.lock").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -618,7 +618,7 @@ def test_another_device_is_refused_unless_asked_for(cli, small_dataset, tmp_path
     shutil.copytree(small_dataset, tmp_path / "d")
     path = tmp_path / "d" / "dataset.json"
     # A dataset begun on a GPU, its fingerprint as it would have been there.
-    from threedident.storage.directory import Manifest, read_manifest
+    from threedident.storage.manifest import Manifest, read_manifest
 
     manifest = read_manifest(tmp_path / "d")
     settings = json.loads(json.dumps(manifest.settings))
@@ -656,7 +656,7 @@ def test_corrupt_shards_are_named_and_rendered_again(cli, small_dataset, tmp_pat
 
 def test_latents_that_are_not_the_settings_are_noticed(cli, small_dataset, tmp_path):
     shutil.copytree(small_dataset, tmp_path / "d")
-    from threedident.storage.shards import checksum
+    from threedident.storage.shard_record import checksum
 
     path = next(iter(list_shards(tmp_path / "d").values()))
     with h5py.File(path, "a") as file:
@@ -771,7 +771,7 @@ def test_two_runs_at_once_with_different_numbers(cli, tmp_path, small_dataset):
 
 def test_altered_latents_are_rendered_again(cli, small_dataset, tmp_path):
     shutil.copytree(small_dataset, tmp_path / "d")
-    from threedident.storage.shards import checksum
+    from threedident.storage.shard_record import checksum
 
     path = next(iter(list_shards(tmp_path / "d").values()))
     with h5py.File(path, "a") as file:

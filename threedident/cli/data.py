@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from threedident.cli.group import main, say
+from threedident.cli.group import command_line, main, say
 from threedident.cli.options import (
     PATH,
     check_figure,
@@ -111,7 +111,7 @@ def verify(dataset: Path, count: int | None, split: str | None, as_json: bool) -
 
     from threedident.datasets.formats.describe import count_of
     from threedident.datasets.formats.verify import verify_any
-    from threedident.storage.shards import name_stretches
+    from threedident.storage.shard_plan import name_stretches
 
     report = verify_any(dataset, count, split)
     if as_json:
@@ -286,7 +286,7 @@ def pack(dataset: Path, out: Path, compression: str | None, split: str | None) -
     from threedident.datasets.formats.hdf5 import pack as join
 
     with open_dataset(dataset, split) as source:
-        count = join(source, out, compression=compression)
+        count = join(source, out, compression=compression, command=command_line())
         wanted = source.wanted()
     _say_written(out, count, wanted)
 
@@ -362,7 +362,15 @@ def convert(
     written = None
     with open_dataset(dataset, split if several else None) as source:
         name = split if exports else None  # of another form, it only chose what is read
-        count = write(source, out, form, split=name, shard_size=shard_size, compression=compression)
+        count = write(
+            source,
+            out,
+            form,
+            split=name,
+            shard_size=shard_size,
+            compression=compression,
+            command=command_line(),
+        )
         if exports:
             written = split_of(source, split) if len(records(out)) > 1 else None
         wanted = source.wanted()

@@ -13,7 +13,7 @@ import click
 
 from threedident.cli.group import main, say
 from threedident.errors import ThreeDIdentError
-from threedident.storage.directory import toolkit_version
+from threedident.version import toolkit_version
 
 #: Distributions by the extra that installs them (None: the base), and what they import as.
 PACKAGES: dict[str | None, dict[str, str]] = {

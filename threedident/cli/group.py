@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -58,6 +59,11 @@ SECTIONS = {
     },
     "Set up": {"doctor": "Check what is installed."},
 }
+
+
+def command_line() -> str:
+    """The command as it was typed, quoted for a shell."""
+    return shlex.join(["3dident", *sys.argv[1:]])
 
 
 def say(message: str) -> None:

@@ -6,13 +6,12 @@ import contextlib
 import math
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from threedident.cli.group import EXIT_INTERRUPTED, main, say
+from threedident.cli.group import EXIT_INTERRUPTED, command_line, main, say
 from threedident.cli.options import (
     MOST_IMAGES,
     PATH,
@@ -199,14 +198,10 @@ def render(
         resolve_device,
     )
     from threedident.render.mesh import SHAPES, get_mesh
-    from threedident.storage.directory import (
-        MANIFEST,
-        DatasetDir,
-        Manifest,
-        check_place,
-        read_manifest,
-    )
-    from threedident.storage.shards import default_shard_size, storage_options
+    from threedident.storage.directory import DatasetDir, check_place
+    from threedident.storage.manifest import MANIFEST, Manifest, read_manifest
+    from threedident.storage.shard_plan import default_shard_size
+    from threedident.storage.shards import check_compression
 
     if count is not None and not 1 <= count <= MOST_IMAGES:
         raise UsageError(f"--n must be at least 1 and at most {MOST_IMAGES}, found {count}")
@@ -219,7 +214,7 @@ def render(
     if executor == "ray" and estimate:
         raise UsageError("--estimate measures this machine: leave out --executor ray")
     given_options, wanted = _given_options(), None
-    storage_options("images", (), compression or "none")
+    check_compression(compression or "none")
     if extend is not None:
         if others := [name for key, name in given_options.items() if key not in _BESIDE_EXTEND]:
             raise UsageError(
@@ -285,7 +280,7 @@ def render(
     if unseen := content.frame_warning():
         say(f"warning: {unseen}")
 
-    again = shlex.join(["3dident", *sys.argv[1:]])
+    again = command_line()
     with contextlib.ExitStack() as stack:
         cluster = None
         if executor == "ray":
@@ -315,7 +310,7 @@ def render(
         if estimate and not (out / MANIFEST).exists():
             size = shard_size or default_shard_size(content.resolution)
             manifest = Manifest.new(
-                content.settings(settings), size, compression or "none", generator.about()
+                content.settings(settings), size, compression or "none", generator.about(), again
             )
             _estimate(DatasetDir(out, manifest), total, settings, options, given)
             return
@@ -327,6 +322,7 @@ def render(
             about=generator.about(),
             given=given,
             any_device=any_device,
+            command=again,
         )
         if estimate:
             _estimate(dataset, total, settings, options, given)
@@ -401,7 +397,7 @@ def _first_lines(
 
     from threedident.progress import format_bytes
     from threedident.render.job import image_bytes
-    from threedident.storage.shards import missing_intervals
+    from threedident.storage.shard_plan import missing_intervals
 
     root, manifest = dataset.root, dataset.manifest
     shards = dataset.shards()
@@ -456,7 +452,7 @@ def _estimate(
     import numpy as np
 
     from threedident.render.estimate import describe, measure
-    from threedident.storage.shards import missing_intervals
+    from threedident.storage.shard_plan import missing_intervals
 
     root, size = dataset.root, dataset.manifest.shard_size
     shards = dataset.shards() if root.is_dir() else {}
