@@ -100,10 +100,10 @@ class Content:
             self.preset, self.resolution, self.quality, device, self.engine, version
         )
 
-    def settings(self, engine: EngineSettings) -> dict[str, Any]:
+    def dataset_settings(self, settings: EngineSettings) -> dict[str, Any]:
         """Collect all that decides the dataset's content; see `dataset_settings`."""
         return dataset_settings(
-            engine,
+            settings,
             seed=self.seed,
             split=self.split,
             given=self.given,

@@ -64,7 +64,7 @@ def _student(freedom: int) -> float:
 
 
 def measure(
-    engine: EngineSettings,
+    settings: EngineSettings,
     raw_latents: npt.NDArray[np.float32],
     options: JobOptions,
     *,
@@ -73,27 +73,30 @@ def measure(
     compression: str,
     per_worker: int | None = None,
 ) -> Measured:
-    """Renders images with all workers at once, and writes one shard that is removed again.
+    """Render images with all workers at once, and write one shard that is removed again.
 
     Args:
-        engine, options: what to render with, and how.
-        raw_latents: (N, 10), of images like those of the job; some of them are rendered.
-        folder: on the disk that the shard is written to.
-        shard_size, compression: of that shard.
-        per_worker: images, unless 30 s are over; None: twice what it is handed at once.
+        settings: the settings that decide the pixels.
+        raw_latents: the raw latents (N, 10) of images like those of the job; some are rendered.
+        options: how to render.
+        folder: a folder on the disk that the shard is written to.
+        shard_size: the images in that shard.
+        compression: the compression of that shard.
+        per_worker: the images of each worker, unless 30 s are over; None: twice what it is
+            handed at once.
 
     Raises:
         RenderError: an image could not be rendered.
         DatasetError: the disk is full or cannot be written to.
     """
-    latents = engine.preset.to_scene(raw_latents)
+    latents = settings.preset.to_scene(raw_latents)
     images: list[Array] = []
     later: list[float] = []
     first: dict[int, float] = {}
     with (
         tempfile.TemporaryDirectory(prefix="3dident-log-") as logs,
         WorkerPool(
-            engine,
+            settings,
             workers=options.workers,
             threads=options.threads,
             devices=options.devices,
@@ -101,7 +104,7 @@ def measure(
             log_dir=Path(logs),
         ) as pool,
     ):
-        many = options.workers * (per_worker or 2 * pool.at_once)
+        many = options.workers * (per_worker or 2 * settings.preferred_batch)
         began = time.monotonic()
         tasks = (Task(i, latents[i % len(latents)]) for i in range(many))
         with Progress("measuring", many) as progress:
@@ -134,7 +137,7 @@ def measure(
             images=stack,
             raw_latents=raw_latents[rows],
             latents=latents[rows],
-            sums=ImageSums.of(stack, SceneBuilder(engine.preset).share_in_frame(latents[rows])),
+            sums=ImageSums.of(stack, SceneBuilder(settings.preset).share_in_frame(latents[rows])),
             fingerprint="",
             provenance={},
             compression=compression,

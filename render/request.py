@@ -231,7 +231,10 @@ class RenderRequest:
         """
         size = self.shard_size or default_shard_size(content.resolution)
         new = Manifest.new(
-            content.settings(settings), size, self.compression or "none", content.preset.about()
+            content.dataset_settings(settings),
+            size,
+            self.compression or "none",
+            content.preset.about(),
         )
         return dataclasses.replace(new, command=command)
 
@@ -243,7 +246,7 @@ class RenderRequest:
         """
         return DatasetDir.create_or_open(
             self.out,
-            content.settings(settings),
+            content.dataset_settings(settings),
             shard_size=self.shard_size,
             compression=self.compression,
             given=content.given,

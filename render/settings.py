@@ -60,6 +60,14 @@ class EngineSettings:
                 f"found {self.resolution}"
             )
 
+    @property
+    def preferred_batch(self) -> int:
+        """The images that a render process is handed at once.
+
+        A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
+        """
+        return 512 if self.engine == "direct" and self.device != "cpu" else 8
+
     def as_dict(self) -> dict[str, Any]:
         """The engine's part of `dataset.json`, samples spelled out."""
         quality = get_quality(self.quality, self.engine)
@@ -75,7 +83,7 @@ class EngineSettings:
 
 
 def dataset_settings(
-    engine: EngineSettings,
+    settings: EngineSettings,
     *,
     seed: int,
     split: str,
@@ -85,14 +93,14 @@ def dataset_settings(
     """Collect all that decides a dataset's content, for `dataset.json`.
 
     Args:
-        engine: the settings that decide the pixels.
+        settings: the settings that decide the pixels.
         seed: the seed of the latents.
         split: the split of the latents: train, val or test.
         given: the raw latents (N, 10), if they do not come from the seed.
         conditional: the conditional that makes images 2i and 2i + 1 a positive pair.
     """
-    preset = engine.preset.as_dict()
-    for key in engine.preset.about():
+    preset = settings.preset.as_dict()
+    for key in settings.preset.about():
         del preset[key]
     mesh = None
     if preset["shape"] not in SHAPES:
@@ -118,8 +126,8 @@ def dataset_settings(
         "seed": seed if given is None else None,
         "split": split if given is None else None,
         "latents": latents,
-        "resolution": engine.resolution,
-        "engine": engine.as_dict(),
+        "resolution": settings.resolution,
+        "engine": settings.as_dict(),
     }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from threedident import defaults
 from threedident.datasets.formats.sources import open_source
 from threedident.errors import RenderError, UsageError
 from threedident.evaluate.evaluation import evaluate_inputs
@@ -24,8 +25,8 @@ from threedident.render.settings import EngineSettings, dataset_settings, probe
 from threedident.storage.directory import Manifest, read_manifest
 
 TOLERANCE = 1e-6
-FRESH_IMAGES = 4096
-_BOOTSTRAP = 1000
+FRESH_IMAGES = defaults.FRESH_IMAGES
+_BOOTSTRAP = defaults.BOOTSTRAP
 _SPLIT = "test"
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident import defaults
 from threedident.errors import RenderError, ThreeDIdentError
 from threedident.render.engine import Engine, create_engine
 from threedident.render.executors.processes import ChildProcess, wait_for_close
@@ -35,12 +36,6 @@ from threedident.storage.atomic_files import is_running
 Array = npt.NDArray[Any]
 
 MAX_ATTEMPTS = 3
-#: A worker is replaced after so many images. Its memory is flat (docs/rendering.md), so this
-#: only guards against what a new Blender or driver may leak; starting one takes a second.
-IMAGES_PER_WORKER = 1000
-#: Seconds without a finished image after which a worker counts as hung.
-DEFAULT_TIMEOUT = 600.0
-_AT_ONCE, _AT_ONCE_BATCHED = 8, 512  # images handed over to a worker at a time
 #: A file system in memory, where there is one.
 MEMORY = Path("/dev/shm")
 _SCRATCH = "3dident-scratch-"
@@ -168,8 +163,8 @@ class WorkerPool:
         log_dir: Path,
         threads: int = 1,
         devices: int = 1,
-        timeout: float = DEFAULT_TIMEOUT,
-        images_per_worker: int = IMAGES_PER_WORKER,
+        timeout: float = defaults.RENDER_TIMEOUT,
+        images_per_worker: int = defaults.IMAGES_PER_WORKER,
         log_prefix: str = "worker",
         factory: Callable[..., Engine] = create_engine,
         keep: bool = False,
@@ -178,10 +173,6 @@ class WorkerPool:
         self._keep = keep
         self._settings = settings
         self._count = workers
-        # A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
-        many = settings.engine == "direct" and settings.device != "cpu"
-        #: Images handed over to a worker at a time.
-        self.at_once = _AT_ONCE_BATCHED if many else _AT_ONCE
         self._threads = threads
         self._devices = devices
         self._timeout = timeout
@@ -225,7 +216,7 @@ class WorkerPool:
             nonlocal unseen
             # A few images at once, fewer near the end, so that no worker is left with many.
             share = (unseen + len(again)) // (2 * self._count)
-            count = min(limit, self.at_once, max(share, 1), unseen + len(again))
+            count = min(limit, self._settings.preferred_batch, max(share, 1), unseen + len(again))
             taken = [again.popleft() for _ in range(min(count, len(again)))]
             while len(taken) < count:
                 taken.append(next(fresh))

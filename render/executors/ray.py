@@ -75,7 +75,7 @@ class _NodeJob:
     token: str
     fingerprint: str
     toolkit: str
-    engine: EngineSettings
+    settings: EngineSettings
     options: JobOptions
 
 
@@ -377,9 +377,9 @@ class _Renderer:
                 f"{here} does not see the dataset directory {root}: it must lie on a disk that all "
                 "nodes share, under the same path"
             )
-        available = probe(job.engine.engine)
-        own, wanted = (toolkit_version(), available.version), (job.toolkit, job.engine.version)
-        _require_versions(here, job.engine.engine, own, wanted)
+        available = probe(job.settings.engine)
+        own, wanted = (toolkit_version(), available.version), (job.toolkit, job.settings.version)
+        _require_versions(here, job.settings.engine, own, wanted)
         self.dataset = DatasetDir.open(root)
         if self.dataset.manifest.fingerprint != job.fingerprint:
             raise DatasetError(f"{here} sees another dataset in {root}")
@@ -398,7 +398,7 @@ class _Renderer:
 
     def _render_job(self, todo: list[Interval], stop: threading.Event) -> RenderJob:
         job = self.job
-        return RenderJob(self.dataset, todo, job.engine, job.options, Silent(), stop, Summary())
+        return RenderJob(self.dataset, todo, job.settings, job.options, Silent(), stop, Summary())
 
     def close(self) -> None:
         self.pool.__exit__()

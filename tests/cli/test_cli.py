@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
-from helpers.commands import command
+from helpers.commands import command, python, without
 from PIL import Image
 
 import threedident
@@ -24,10 +24,6 @@ from threedident.cli.doctor import PACKAGES, examine
 from threedident.errors import UsageError
 from threedident.factors import FACTORS
 from threedident.render.figures import contact_sheet, traversal_figure, traversal_latents
-
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("name", ["render", "datasets", "evaluate", "baselines"])
@@ -153,18 +149,6 @@ def test_doctor(cli):
     assert [each["name"] for each in document["findings"]] == list(findings)
     assert {name for group in PACKAGES.values() for name in group} <= set(findings)
     assert findings["bpy"].state == "ok"
-
-
-def without(module: str, code: str) -> subprocess.CompletedProcess[str]:
-    """Runs code in a process where a module cannot be found."""
-    return python(
-        "import sys, importlib.abc\n"
-        "class Hide(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, path, target=None):\n"
-        f"        if name.split('.')[0] == {module!r}:\n"
-        f"            raise ModuleNotFoundError(f'No module named {{name!r}}', name={module!r})\n"
-        "sys.meta_path.insert(0, Hide())\n" + code
-    )
 
 
 def test_a_missing_extra_is_one_line_of_advice(tmp_path):

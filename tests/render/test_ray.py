@@ -16,8 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from helpers.commands import command
-from test_cli import without
+from helpers.commands import command, without
 
 from threedident.errors import MissingExtraError
 from threedident.storage.shards import ARRAYS, list_shards

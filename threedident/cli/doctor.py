@@ -12,6 +12,7 @@ from importlib import metadata, util
 import click
 
 from threedident.cli.group import main, say
+from threedident.cli.options import json_option
 from threedident.errors import ThreeDIdentError
 
 #: Distributions by the extra that installs them (None: the base), and what they import as.
@@ -135,12 +136,16 @@ def _blender() -> list[Finding]:
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def doctor(as_json: bool) -> None:
     """Check what is installed, with versions, and say what to do about the rest.
 
     With --json: `good`, and `findings` with `name`, `state` (ok, missing or broken), `detail`
     and `extra`.
+
+    \b
+    Example:
+      3dident doctor
     """
     import dataclasses
     import json

@@ -118,11 +118,73 @@ generator_options = gathered(
     ),
 )
 
+resolution_option = click.option(
+    "--resolution",
+    type=int,
+    default=defaults.RESOLUTION,
+    show_default=True,
+    help="Pixels along each side, 8 to 4096.",
+)
+quality_option = click.option(
+    "--quality",
+    default=defaults.QUALITY,
+    show_default=True,
+    metavar="LEVEL",
+    help="draft, standard or reference (the published settings).",
+)
+render_device_option = click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="KIND",
+    help="auto, cpu, cuda, optix, hip, metal or oneapi.",
+)
 workers_option = click.option(
     "--workers",
     type=click.IntRange(1),
     help="Render processes.  [default: one per processor, or per GPU]",
 )
+
+
+def engine_option(default: str) -> Callable[..., Any]:
+    """Make the option that chooses an engine."""
+    return click.option(
+        "--engine",
+        default=default,
+        show_default=True,
+        metavar="NAME",
+        help="cycles (Blender) or direct (direct integration, on NVIDIA Warp).",
+    )
+
+
+def seed_option(subject: str) -> Callable[..., Any]:
+    """Make the option of a seed, 0 by default; `subject` says what it is the seed of."""
+    return click.option(
+        "--seed", type=int, default=0, show_default=True, help=f"Seed of the {subject}."
+    )
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead."
+)
+trust_option = click.option(
+    "--trust", is_flag=True, help="Run code of the submission's authors (Python, torch)."
+)
+checkpoint_option = click.option(
+    "--checkpoint", type=PATH, metavar="FILE", help="The file that a Python factory is handed."
+)
+fitted_on_option = click.option(
+    "--train", type=PATH, help="The dataset that reference:pca is fitted on."
+)
+
+
+def compression_option(default: str) -> Callable[..., Any]:
+    """Make the option that chooses how images are compressed; its default is for people."""
+    return click.option(
+        "--compression",
+        metavar="NAME",
+        help=f"Compression of the images: none or gzip.  [default: {default}]",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,35 +203,11 @@ render_options = gathered(
     RenderOptions,
     "how",
     (
-        click.option(
-            "--resolution",
-            type=int,
-            default=defaults.RESOLUTION,
-            show_default=True,
-            help="Pixels along each side, 8 to 4096.",
-        ),
-        click.option(
-            "--quality",
-            default=defaults.QUALITY,
-            show_default=True,
-            metavar="LEVEL",
-            help="draft, standard or reference (the published settings).",
-        ),
-        click.option(
-            "--device",
-            default="auto",
-            show_default=True,
-            metavar="KIND",
-            help="auto, cpu, cuda, optix, hip, metal or oneapi.",
-        ),
+        resolution_option,
+        quality_option,
+        render_device_option,
         workers_option,
-        click.option(
-            "--engine",
-            default=defaults.ENGINE,
-            show_default=True,
-            metavar="NAME",
-            help="cycles (Blender) or direct (direct integration, on NVIDIA Warp).",
-        ),
+        engine_option(defaults.ENGINE),
     ),
 )
 
@@ -385,7 +423,7 @@ device_options = gathered(
         click.option(
             "--threads",
             type=click.IntRange(1),
-            help="Of each process on a CPU.  [default: torch's choice, one per core]",
+            help="Threads of each process on a CPU.  [default: torch's choice, one per core]",
         ),
     ),
 )

@@ -18,12 +18,14 @@ from threedident.cli.options import (
     GeneratorOptions,
     RenderOptions,
     check_figure,
+    compression_option,
     conditional_options,
     gathered,
     generator_options,
     parse_fixed,
     render_options,
     save_figure,
+    seed_option,
 )
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_index
@@ -60,7 +62,7 @@ _job_options = gathered(
             type=click.IntRange(1),
             default=1,
             show_default=True,
-            help="Of each process.",
+            help="Threads of each process.",
         ),
         click.option(
             "--shard",
@@ -74,9 +76,7 @@ _job_options = gathered(
             type=click.IntRange(1, defaults.MOST_IN_A_SHARD),
             help=f"Images to a file.  [default: {defaults.SHARD_SIZE}]",
         ),
-        click.option(
-            "--compression", metavar="NAME", help="Of the images: none or gzip.  [default: none]"
-        ),
+        compression_option("none"),
         click.option(
             "--any-device", is_flag=True, help="Continue a dataset begun on another kind of device."
         ),
@@ -104,8 +104,8 @@ _job_options = gathered(
         click.option(
             "--address",
             metavar="HOST:PORT",
-            help="Of the Ray cluster's head.  [default: $RAY_ADDRESS, the cluster that this "
-            "machine belongs to, or one started here]",
+            help="Address of the Ray cluster's head.  [default: $RAY_ADDRESS, the cluster that "
+            "this machine belongs to, or one started here]",
         ),
     ),
 )
@@ -134,10 +134,6 @@ _job_options = gathered(
 )
 @generator_options
 @click.option(
-    "--split", default="train", show_default=True, metavar="NAME", help="train, val or test."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the latents.")
-@click.option(
     "--latents",
     type=PATH,
     metavar="FILE.npy",
@@ -149,6 +145,10 @@ _job_options = gathered(
     help="Images 2i and 2i + 1 are a positive pair, drawn exactly from --conditional.",
 )
 @conditional_options
+@click.option(
+    "--split", default="train", show_default=True, metavar="NAME", help="train, val or test."
+)
+@seed_option("latents")
 @render_options
 @_job_options
 @click.option(
@@ -313,7 +313,13 @@ def _report(summary: Summary, again: str) -> None:
 
 @main.command()
 @click.option("--out", type=PATH, required=True, help="The picture.")
-@click.option("--steps", type=click.IntRange(2, 50), default=7, show_default=True)
+@click.option(
+    "--steps",
+    type=click.IntRange(2, 50),
+    default=7,
+    show_default=True,
+    help="Values of each factor, from raw -1 to 1.",
+)
 @generator_options
 @render_options
 def traverse(
@@ -325,6 +331,10 @@ def traverse(
     """Render each factor's traversal, a column a factor, as in the paper's Figure 3.
 
     The other factors stay at raw 0, or where the preset or --fix holds them.
+
+    \b
+    Example:
+      3dident traverse --engine direct --resolution 64 --out traversal.png
     """
     from threedident.factors import NUM_FACTORS
     from threedident.render.figures import traversal_figure, traversal_latents
@@ -346,10 +356,10 @@ def traverse(
 
 
 @main.command(name="compare-engines")
-@click.option("--n", "count", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--n", "count", type=click.IntRange(1), default=64, show_default=True, help="Images.")
 @click.option("--out", type=PATH, help="A contact sheet: both engines, and their difference.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the latents.")
 @generator_options
+@seed_option("latents")
 @render_options
 def compare_engines(
     count: int,
@@ -363,6 +373,10 @@ def compare_engines(
     Both have noise of their own: at quality standard they agree less with each other than
     each does with a converged render. --device is that of the engine named by --engine; the
     other one chooses for itself.
+
+    \b
+    Example:
+      3dident compare-engines --n 16 --quality reference --out engines.png
     """
     import numpy as np
 
@@ -413,7 +427,13 @@ def compare_engines(
 @main.command()
 @click.argument("name", required=False, metavar="[NAME|FILE.toml]")
 def presets(name: str | None) -> None:
-    """List the presets, or show one."""
+    """List the presets, or show one.
+
+    \b
+    Examples:
+      3dident presets
+      3dident presets 3dident-wrapped
+    """
     from threedident.presets import load_preset, preset_names
 
     if name is None:
