@@ -83,7 +83,9 @@ def test_options_come_in_one_order():
     for words, options in OPTIONS.items():
         names = [option.opts[0] for option in options]
         for pair in itertools.combinations(names, 2):
-            assert pair[::-1] not in before, f"{pair} of {words} are reversed in {before[pair[::-1]]}"
+            assert pair[::-1] not in before, (
+                f"{pair} of {words} are reversed in {before[pair[::-1]]}"
+            )
             before[pair] = words
 
 

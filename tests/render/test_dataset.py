@@ -1,4 +1,4 @@
-"""`render_dataset` as Python users call it; tests/render/test_render_command.py has the rest."""
+"""`render_dataset` as Python users call it; the other files here go through the command."""
 
 from __future__ import annotations
 
