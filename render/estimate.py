@@ -1,9 +1,10 @@
-"""What a job will take, from a few images rendered on this machine."""
+"""Estimates of what a render will take, from a few images rendered on this machine."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -12,14 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.errors import RenderError
+from threedident.errors import RenderError, UsageError
 from threedident.progress import Progress, format_seconds
-from threedident.render.engine import EngineSettings
+from threedident.render.dataset import bind_request
+from threedident.render.executors.local import LocalExecutor
 from threedident.render.executors.process_pool import Done, Task, WorkerPool
 from threedident.render.job import JobOptions
 from threedident.render.scene import SceneBuilder
+from threedident.render.settings import EngineSettings
 from threedident.storage.atomic_files import explaining_write_errors
-from threedident.storage.shard_plan import Interval
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import MANIFEST
+from threedident.storage.shard_plan import Interval, missing_intervals
 from threedident.storage.shards import write_shard
 from threedident.storage.statistics import ImageSums
 from threedident.system import processor_name, usable_processors
@@ -63,7 +68,7 @@ def _student(freedom: int) -> float:
 
 
 def measure(
-    engine: EngineSettings,
+    settings: EngineSettings,
     raw_latents: npt.NDArray[np.float32],
     options: JobOptions,
     *,
@@ -72,27 +77,30 @@ def measure(
     compression: str,
     per_worker: int | None = None,
 ) -> Measured:
-    """Renders images with all workers at once, and writes one shard that is removed again.
+    """Render images with all workers at once, and write one shard that is removed again.
 
     Args:
-        engine, options: what to render with, and how.
-        raw_latents: (N, 10), of images like those of the job; some of them are rendered.
-        folder: on the disk that the shard is written to.
-        shard_size, compression: of that shard.
-        per_worker: images, unless 30 s are over; None: twice what it is handed at once.
+        settings: the settings that decide the pixels.
+        raw_latents: the raw latents (N, 10) of images like those of the job; some are rendered.
+        options: how to render.
+        folder: a folder on the disk that the shard is written to.
+        shard_size: the images in that shard.
+        compression: the compression of that shard.
+        per_worker: the images of each worker, unless 30 s are over; None: twice what it is
+            handed at once.
 
     Raises:
         RenderError: an image could not be rendered.
         DatasetError: the disk is full or cannot be written to.
     """
-    latents = engine.preset.to_scene(raw_latents)
+    latents = settings.preset.to_scene(raw_latents)
     images: list[Array] = []
     later: list[float] = []
     first: dict[int, float] = {}
     with (
         tempfile.TemporaryDirectory(prefix="3dident-log-") as logs,
         WorkerPool(
-            engine,
+            settings,
             workers=options.workers,
             threads=options.threads,
             devices=options.devices,
@@ -100,7 +108,7 @@ def measure(
             log_dir=Path(logs),
         ) as pool,
     ):
-        many = options.workers * (per_worker or 2 * pool.at_once)
+        many = options.workers * (per_worker or 2 * settings.preferred_batch)
         began = time.monotonic()
         tasks = (Task(i, latents[i % len(latents)]) for i in range(many))
         with Progress("measuring", many) as progress:
@@ -133,7 +141,7 @@ def measure(
             images=stack,
             raw_latents=raw_latents[rows],
             latents=latents[rows],
-            sums=ImageSums.of(stack, SceneBuilder(engine.preset).share_in_frame(latents[rows])),
+            sums=ImageSums.of(stack, SceneBuilder(settings.preset).share_in_frame(latents[rows])),
             fingerprint="",
             provenance={},
             compression=compression,
@@ -143,48 +151,125 @@ def measure(
         )
 
 
-def job_seconds(
-    measured: Measured, seconds: float, todo: list[Interval], options: JobOptions
-) -> float:
-    """How long a job takes on this machine, if an image takes so many seconds."""
-    images = sum(interval.count for interval in todo)
-    workers = measured.workers
-    writing = len(todo) * measured.write
-    starts = max(math.ceil(images / workers / options.images_per_worker), 1)
-    work = images * seconds + workers * starts * measured.start
-    if workers * options.threads >= usable_processors():
-        work += writing  # on processors that would render otherwise
-    return max(work / workers, measured.start + writing) + measured.write
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What the rest of a render will take on this machine; `print` shows it in lines.
+
+    Attributes:
+        measured: the measurement; None where nothing is left to render.
+        settings: the settings that decide the pixels.
+        options: how it would be rendered.
+        todo: the intervals of images that are missing.
+        free: the bytes that are free on the disk.
+        root: the dataset's directory.
+        total: the number of images that it shall have.
+    """
+
+    measured: Measured | None
+    settings: EngineSettings
+    options: JobOptions
+    todo: list[Interval]
+    free: int
+    root: Path
+    total: int
+
+    @property
+    def images(self) -> int:
+        """The number of images that are missing."""
+        return sum(interval.count for interval in self.todo)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of disk that they will take."""
+        if self.measured is None:
+            return 0
+        return round(self.measured.shard_bytes * len(self.todo))
+
+    def seconds(self) -> tuple[float, float, float]:
+        """The seconds that it will take, and a 95 % interval of that."""
+        if self.measured is None:
+            return 0.0, 0.0, 0.0
+        mean, low, high = (self._job_seconds(self.measured, s) for s in self.measured.mean())
+        return mean, low, high
+
+    def _job_seconds(self, measured: Measured, seconds: float) -> float:
+        """Seconds that the job takes on this machine, if an image takes so many."""
+        workers = measured.workers
+        writing = len(self.todo) * measured.write
+        starts = max(math.ceil(self.images / workers / self.options.images_per_worker), 1)
+        work = self.images * seconds + workers * starts * measured.start
+        if workers * self.options.threads >= usable_processors():
+            work += writing  # on processors that would render otherwise
+        return max(work / workers, measured.start + writing) + measured.write
+
+    def __str__(self) -> str:
+        measured, settings = self.measured, self.settings
+        if measured is None:
+            return f"{self.root}: all {self.total} images are there"
+        mean, low, high = measured.mean()
+        times = [format_seconds(seconds) for seconds in self.seconds()]
+        return "\n".join(
+            [
+                f"{settings.engine} {settings.quality}, {settings.resolution} x "
+                f"{settings.resolution}, on {measured.workers} process(es) of "
+                f"{self.options.threads} thread(s), {settings.device}, "
+                f"{processor_name()}; {len(measured.seconds)} images measured",
+                f"a process starts in: {measured.start:.2f} s",
+                f"it renders an image in: {mean:.3g} s (the mean; 95 % interval {low:.3g} to "
+                f"{high:.3g}; single ones {measured.seconds.min():.3g} to "
+                f"{measured.seconds.max():.3g})",
+                f"a shard is written in: {measured.write:.2f} s",
+                f"to be rendered: {self.images} images, {len(self.todo)} shards",
+                f"time: {times[0]} (95 % interval {times[1]} to {times[2]}; this machine as busy "
+                "as now)",
+                f"disk: {self.bytes / 1e9:.3g} GB; {self.free / 1e9:.3g} GB are free",
+            ]
+        )
 
 
-def describe(
-    measured: Measured,
-    engine: EngineSettings,
-    todo: list[Interval],
-    options: JobOptions,
-    free: int,
-) -> list[str]:
-    """Lines that say what a job will take.
+def estimate_render(out: str | Path, n: int | None = None, **arguments: Any) -> Estimate:
+    """Measure a few images here, and say what the rest of a render will take.
+
+    Nothing is written into `out`.
 
     Args:
-        measured: on this machine.
-        engine, todo, options: the job.
-        free: bytes left on the disk.
+        out: the dataset's directory, which may be missing.
+        n: the number of images, or of pairs.
+        arguments: the other arguments of `render_dataset`.
+
+    Raises:
+        UsageError, DatasetError, RenderError: as `render_dataset`.
     """
+    request = bind_request(out, n, **arguments)
+    if request.executor != "local":
+        raise UsageError("--estimate measures this machine: leave out --executor ray")
+    content, total = request.prepare()
+    settings, options = request.resolve(content, LocalExecutor())
+    root = request.out
+    if (root / MANIFEST).exists():
+        dataset = request.open_dataset(content, settings, "")
+        shards = dataset.shards()
+    else:
+        dataset = DatasetDir(root, request.manifest(content, settings, ""))
+        shards = {}
+    size = dataset.manifest.shard_size
+    todo = missing_intervals(total, size, shards, part=options.part, parts=options.parts)
     images = sum(interval.count for interval in todo)
-    mean, low, high = measured.mean()
-    times = [format_seconds(job_seconds(measured, s, todo, options)) for s in (mean, low, high)]
-    each = sum(interval.count for interval in todo) / max(len(todo), 1)
-    size = measured.shard_bytes * images / max(each, 1)
-    return [
-        f"{engine.engine} {engine.quality}, {engine.resolution} x {engine.resolution}, on "
-        f"{measured.workers} process(es) of {options.threads} thread(s), {engine.device}, "
-        f"{processor_name()}; {len(measured.seconds)} images measured",
-        f"a process starts in: {measured.start:.2f} s",
-        f"it renders an image in: {mean:.3g} s (the mean; 95 % interval {low:.3g} to {high:.3g}; "
-        f"single ones {measured.seconds.min():.3g} to {measured.seconds.max():.3g})",
-        f"a shard is written in: {measured.write:.2f} s",
-        f"to be rendered: {images} images, {len(todo)} shards",
-        f"time: {times[0]} (95 % interval {times[1]} to {times[2]}; this machine as busy as now)",
-        f"disk: {size / 1e9:.3g} GB; {free / 1e9:.3g} GB are free",
-    ]
+    folder = next(place for place in (root, *root.absolute().parents) if place.is_dir())
+    measured = None
+    if images:
+        options = dataclasses.replace(options, workers=min(options.workers, images))
+        chosen = np.random.default_rng(0).choice(total, min(total, 1024), replace=False)
+        given = content.given
+        measured = measure(
+            settings,
+            dataset.raw_latents(chosen)
+            if given is None
+            else settings.preset.hold_fixed(given[chosen]),
+            options,
+            folder=folder,
+            shard_size=min(size, images),
+            compression=dataset.manifest.compression,
+        )
+    free = shutil.disk_usage(folder).free
+    return Estimate(measured, settings, options, todo, free, root, total)

@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from threedident import defaults
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
 from threedident.evaluate.runner import protocol as messages
@@ -30,9 +31,9 @@ from threedident.system import make_scratch, usable_processors
 
 Float32 = npt.NDArray[np.float32]
 
-BATCH_SIZE = 256
-TIME_LIMIT = 7200.0  # s, for everything
-MEMORY_LIMIT = 8.0  # GB
+BATCH_SIZE = defaults.BATCH_SIZE
+TIME_LIMIT = defaults.TIME_LIMIT  # s, for everything
+MEMORY_LIMIT = defaults.MEMORY_LIMIT  # GB
 
 _SCRATCH = "3dident-encoder-"
 _LARGEST_FILE = 1 << 30  # that code which is trusted may write, in its scratch folder

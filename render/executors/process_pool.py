@@ -25,20 +25,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident import defaults
 from threedident.errors import RenderError, ThreeDIdentError
-from threedident.render.engine import Engine, EngineSettings, create_engine
+from threedident.render.engine import Engine, create_engine
 from threedident.render.executors.processes import ChildProcess, wait_for_close
+from threedident.render.settings import EngineSettings
 from threedident.system import make_scratch
 
 Array = npt.NDArray[Any]
 
 MAX_ATTEMPTS = 3
-#: A worker is replaced after so many images. Its memory is flat (docs/rendering.md), so this
-#: only guards against what a new Blender or driver may leak; starting one takes a second.
-IMAGES_PER_WORKER = 1000
-#: Seconds without a finished image after which a worker counts as hung.
-DEFAULT_TIMEOUT = 600.0
-_AT_ONCE, _AT_ONCE_BATCHED = 8, 512  # images handed over to a worker at a time
 #: A file system in memory, where there is one.
 MEMORY = Path("/dev/shm")
 _SCRATCH = "3dident-scratch-"
@@ -160,8 +156,8 @@ class WorkerPool:
         log_dir: Path,
         threads: int = 1,
         devices: int = 1,
-        timeout: float = DEFAULT_TIMEOUT,
-        images_per_worker: int = IMAGES_PER_WORKER,
+        timeout: float = defaults.RENDER_TIMEOUT,
+        images_per_worker: int = defaults.IMAGES_PER_WORKER,
         log_prefix: str = "worker",
         factory: Callable[..., Engine] = create_engine,
         keep: bool = False,
@@ -170,10 +166,6 @@ class WorkerPool:
         self._keep = keep
         self._settings = settings
         self._count = workers
-        # A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
-        many = settings.engine == "direct" and settings.device != "cpu"
-        #: Images handed over to a worker at a time.
-        self.at_once = _AT_ONCE_BATCHED if many else _AT_ONCE
         self._threads = threads
         self._devices = devices
         self._timeout = timeout
@@ -217,7 +209,7 @@ class WorkerPool:
             nonlocal unseen
             # A few images at once, fewer near the end, so that no worker is left with many.
             share = (unseen + len(again)) // (2 * self._count)
-            count = min(limit, self.at_once, max(share, 1), unseen + len(again))
+            count = min(limit, self._settings.preferred_batch, max(share, 1), unseen + len(again))
             taken = [again.popleft() for _ in range(min(count, len(again)))]
             while len(taken) < count:
                 taken.append(next(fresh))
@@ -387,38 +379,3 @@ def _resident(pid: int | None) -> int:
     except OSError:
         pass
     return 0
-
-
-def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
-    """The result of a function, called in a fresh process that can hold Blender.
-
-    The caller's process stays free of it, and of what it prints.
-
-    Raises:
-        ThreeDIdentError: the function raised one; any other failure is a RenderError.
-    """
-    process = ChildProcess(_call_main, function, args, log=log)
-    try:
-        outcome = process.pipe.recv()
-    except (EOFError, OSError):
-        raise RenderError(
-            f"a helper process ended with exit code {process.join(5)}"
-            + (f"; its output is in {log}" if log else "")
-        ) from None
-    finally:
-        process.kill()  # it has said what it had to, or is no longer waited for
-        process.pipe.close()
-        process.join(5)
-    if isinstance(outcome, ThreeDIdentError):
-        raise outcome
-    if isinstance(outcome, Exception):
-        raise RenderError(f"{type(outcome).__name__}: {outcome}") from outcome
-    return outcome
-
-
-def _call_main(pipe: Connection, function: Any, args: tuple[Any, ...]) -> None:
-    try:
-        pipe.send(function(*args))
-    except Exception as error:
-        traceback.print_exc()
-        pipe.send(error)

@@ -13,8 +13,7 @@ import torch
 from threedident.datasets.formats.hdf5 import to_shards
 from threedident.datasets.formats.source import Origin, Source
 from threedident.presets import load_preset
-from threedident.render.engine import EngineSettings
-from threedident.render.job import dataset_settings
+from threedident.render.settings import EngineSettings, dataset_settings
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval
 from threedident.storage.shards import write_shard

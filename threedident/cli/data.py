@@ -4,39 +4,33 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from threedident import defaults
 from threedident.cli.group import command_line, main, say
 from threedident.cli.options import (
     PATH,
+    ConditionalOptions,
     check_figure,
+    compression_option,
     conditional_options,
     dataset_argument,
-    parse_conditional,
+    engine_option,
+    json_option,
+    quality_option,
+    render_device_option,
     save_figure,
+    seed_option,
     split_option,
+    workers_option,
 )
-from threedident.errors import (
-    DatasetError,
-    MissingExtraError,
-    UsageError,
-)
+from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
-
-if TYPE_CHECKING:
-    pass
 
 
 @main.command()
 @dataset_argument
-@click.option(
-    "--out",
-    type=PATH,
-    help="The picture.  [default: preview.png in a directory of shards; for the other forms beside "
-    "them, e.g. train.png for train.h5]",
-)
 @click.option(
     "--n",
     "--count",
@@ -46,11 +40,21 @@ if TYPE_CHECKING:
     show_default=True,
     help="Images.",
 )
+@click.option(
+    "--out",
+    type=PATH,
+    help="The picture.  [default: preview.png in a directory of shards; for the other forms beside "
+    "them, e.g. train.png for train.h5]",
+)
 @split_option
 def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> None:
     """Write a contact sheet of a dataset's first images.
 
     DATASET, in any form, defaults to data/3dident.
+
+    \b
+    Example:
+      3dident preview data/3dident --n 36
     """
     from threedident.datasets.formats import open_dataset
     from threedident.render.figures import contact_sheet
@@ -73,11 +77,15 @@ def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> N
 @main.command()
 @dataset_argument
 @split_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def info(dataset: Path, split: str | None, as_json: bool) -> None:
     """Say what a dataset is: its settings, factors and size; and whether images are missing.
 
     DATASET, in any form, defaults to data/3dident. Nothing is checked: see `3dident verify`.
+
+    \b
+    Example:
+      3dident info data/3dident
     """
     import json
 
@@ -100,12 +108,16 @@ def info(dataset: Path, split: str | None, as_json: bool) -> None:
     help="How many images there should be.  [default: as many as were asked for, where recorded]",
 )
 @split_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def verify(dataset: Path, count: int | None, split: str | None, as_json: bool) -> None:
     """Check a dataset: every image readable, complete, unchanged, with the right latents.
 
     DATASET, in any form, defaults to data/3dident. Says what its form lets one check, and what
     not. Exits with 1 if anything is wrong.
+
+    \b
+    Example:
+      3dident verify data/3dident --n 250000
     """
     import json
 
@@ -144,6 +156,10 @@ def stats(dataset: Path, split: str | None) -> None:
     """Print mean and standard deviations, with their definitions, as JSON.
 
     DATASET, in any form, defaults to data/3dident. Rewrites stats.json of a directory of shards.
+
+    \b
+    Example:
+      3dident stats data/3dident
     """
     import json
 
@@ -168,13 +184,14 @@ def stats(dataset: Path, split: str | None) -> None:
 
 @main.command()
 @click.argument("dataset", type=PATH, required=False)
-@conditional_options
 @click.option(
     "--n",
     "count",
     type=click.IntRange(2),
     help="Instead of a dataset: so many latents, as `3dident render --n` would sample them.",
 )
+@click.option("--out", type=PATH, help="A figure.")
+@conditional_options
 @click.option(
     "--factors",
     multiple=True,
@@ -182,18 +199,18 @@ def stats(dataset: Path, split: str | None) -> None:
     help="Match on these alone; the others vary freely. Can be repeated.  [default: all]",
 )
 @click.option("--index", default="auto", show_default=True, help="auto, exact, ivf or hnsw.")
-@click.option("--draws", type=click.IntRange(100), default=20_000, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
-@click.option("--out", type=PATH, help="A figure.")
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, and only them.")
+@click.option(
+    "--draws",
+    type=click.IntRange(100),
+    default=20_000,
+    show_default=True,
+    help="Pairs that are drawn for the measurement.",
+)
+@seed_option("draws")
+@json_option
 def pairs(
     dataset: Path | None,
-    conditional: str | None,
-    sigma: str | None,
-    lam: str | None,
-    beta: float | None,
-    unchanged: tuple[str, ...],
-    change: str | None,
+    conditional: ConditionalOptions,
     count: int | None,
     factors: tuple[str, ...],
     index: str,
@@ -207,6 +224,10 @@ def pairs(
     Rendered latents stand in for drawn ones, and ten dimensions are sparsely filled: this
     says what that does to the spread and shape of z~ - z, for pairs matched to the nearest
     and for pairs resampled among the rendered, and from which width on it no longer matters.
+
+    \b
+    Example:
+      3dident pairs --n 250000 --conditional normal --sigma 0.1 --out pairs.png
     """
     import json
 
@@ -226,7 +247,6 @@ def pairs(
         except ImportError as error:
             raise MissingExtraError("matplotlib", "train", "the figure") from error
 
-    given = (conditional, sigma, lam, beta, unchanged, change)
     columns = list(factor_columns(factors or FACTOR_NAMES))
     names = tuple(FACTOR_NAMES[c] for c in columns)
     rendered, latents = False, np.empty((0, len(names)), np.float32)
@@ -236,10 +256,10 @@ def pairs(
         with open_dataset(dataset) as source:
             rendered = source.manifest is not None and source.manifest.pair_process is not None
             latents = source.raw_latents[:, columns]
-        if rendered and any(option not in (None, ()) for option in given):
+        if rendered and conditional.any_given:
             raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
     if not rendered:
-        process = PairProcess(Box(len(names)), parse_conditional(*given, names))
+        process = PairProcess(Box(len(names)), conditional.parse(names))
         check_matchable(process.conditional, latents, names)
 
     from threedident.datasets.dataset import ThreeDIdent
@@ -275,12 +295,16 @@ def pairs(
 @main.command()
 @click.argument("dataset", type=PATH)
 @click.option("--out", type=PATH, required=True, help="The file, e.g. train.h5.")
-@click.option("--compression", metavar="NAME", help="none or gzip.  [default: the dataset's]")
 @split_option
-def pack(dataset: Path, out: Path, compression: str | None, split: str | None) -> None:
+@compression_option("the dataset's")
+def pack(dataset: Path, out: Path, split: str | None, compression: str | None) -> None:
     """Join a dataset, in any form, into one HDF5 file.
 
     What made it is kept, and checksums: `3dident convert --to shards` brings back the directory.
+
+    \b
+    Example:
+      3dident pack data/3dident --out 3dident.h5
     """
     from threedident.datasets.formats import open_dataset
     from threedident.datasets.formats.hdf5 import pack as join
@@ -312,33 +336,35 @@ def _say_written(out: Path, count: int, wanted: int | None, split: str | None = 
     "webdataset: tar files. parquet: Parquet with image bytes, as Hugging Face datasets has it.",
 )
 @click.option(
-    "--compression", metavar="NAME", help="Of shards: none or gzip.  [default: as it was, or none]"
-)
-@click.option(
-    "--shard-size",
-    type=click.IntRange(1),
-    help="Images to a file.  [default: for shards as they were, or 100; about 240 MB for "
-    "webdataset and parquet]",
-)
-@click.option(
     "--split",
     type=click.Choice(["train", "val", "validation", "test"]),
     help="Which split of an export is read, where it has several; and what webdataset and parquet "
     "call it.  [default: the dataset's split, or train]",
 )
+@click.option(
+    "--shard-size",
+    type=click.IntRange(1),
+    help="Images to a file.  [default: for shards as they were, or "
+    f"{defaults.SHARD_SIZE}; about 240 MB for webdataset and parquet]",
+)
+@compression_option("that of the shards as they were, or none")
 def convert(
     dataset: Path,
     out: Path,
     form: str,
-    compression: str | None,
-    shard_size: int | None,
     split: str | None,
+    shard_size: int | None,
+    compression: str | None,
 ) -> None:
     """Write a dataset in another form, from any form, without loss.
 
     What made it goes along, so that --to shards brings back a directory that `3dident render`
     goes on with. webdataset and parquet come with a dataset card; several splits can share OUT.
     Run the same command again after any interruption: it goes on where it was stopped.
+
+    \b
+    Example:
+      3dident convert data/3dident --to webdataset --out data/webdataset
     """
     from threedident.datasets.formats import find_form, open_dataset
     from threedident.datasets.formats.convert import convert as write
@@ -414,6 +440,10 @@ def download(
     """Fetch the published dataset from Zenodo, check it and unpack it.
 
     Run the same command again after any interruption: it goes on where it was stopped.
+
+    \b
+    Example:
+      3dident download --out data/published
     """
     from threedident.datasets import zenodo as fetching
 
@@ -453,38 +483,20 @@ def download(
 @click.option(
     "--n", "count", type=click.IntRange(1, 1000), default=16, show_default=True, help="Images."
 )
+@click.option("--out", type=PATH, help="A contact sheet: the images, and each preset's render.")
 @click.option(
     "--preset",
     "names",
     multiple=True,
-    default=("3dident", "3dident-wrapped"),
+    default=(defaults.PRESET, f"{defaults.PRESET}-wrapped"),
     show_default=True,
     metavar="NAME|FILE.toml",
     help="A candidate for what made the dataset. Can be repeated.",
 )
-@click.option("--out", type=PATH, help="A contact sheet: the images, and each preset's render.")
-@click.option(
-    "--engine", default="direct", show_default=True, metavar="NAME", help="cycles or direct."
-)
-@click.option(
-    "--quality",
-    default="standard",
-    show_default=True,
-    metavar="LEVEL",
-    help="Of the renders: draft, standard or reference (the published settings).",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Render processes.  [default: one per processor, or per GPU]",
-)
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="KIND",
-    help="For the renders: auto, cpu, cuda, optix, hip, metal or oneapi.",
-)
+@quality_option
+@render_device_option
+@workers_option
+@engine_option("direct")
 def compare_release(
     dataset: Path,
     count: int,
@@ -499,6 +511,10 @@ def compare_release(
 
     Its latents are held against each preset's, and some of its images against renders of the
     same raw latents, at the dataset's resolution.
+
+    \b
+    Example:
+      3dident compare-release data/published/train --out release.png
     """
     from threedident.datasets import release_check as release
     from threedident.datasets.formats import open_dataset

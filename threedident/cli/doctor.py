@@ -12,8 +12,8 @@ from importlib import metadata, util
 import click
 
 from threedident.cli.group import main, say
+from threedident.cli.options import json_option
 from threedident.errors import ThreeDIdentError
-from threedident.version import toolkit_version
 
 #: Distributions by the extra that installs them (None: the base), and what they import as.
 PACKAGES: dict[str | None, dict[str, str]] = {
@@ -71,7 +71,7 @@ NAME_WIDTH = 2 + max(len(name) for packages in PACKAGES.values() for name in pac
 
 def look() -> Iterator[Finding]:
     """Looks at everything the toolkit can use, and gives what it finds one by one."""
-    yield Finding("threedident", "ok", toolkit_version())
+    yield Finding("threedident", "ok", metadata.version("threedident"))
     yield _python()
     for extra, packages in PACKAGES.items():
         for name, module in packages.items():
@@ -119,7 +119,7 @@ def _package(name: str, module: str, extra: str | None) -> Finding:
 
 
 def _blender() -> list[Finding]:
-    from threedident.render.job import probe
+    from threedident.render.settings import probe
 
     try:
         found = probe()
@@ -135,12 +135,16 @@ def _blender() -> list[Finding]:
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def doctor(as_json: bool) -> None:
     """Check what is installed, with versions, and say what to do about the rest.
 
     With --json: `good`, and `findings` with `name`, `state` (ok, missing or broken), `detail`
     and `extra`.
+
+    \b
+    Example:
+      3dident doctor
     """
     import dataclasses
     import json

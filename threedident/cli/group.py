@@ -7,19 +7,11 @@ import shlex
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from threedident.errors import (
-    ThreeDIdentError,
-    ThreeDIdentWarning,
-    UsageError,
-)
-
-if TYPE_CHECKING:
-    pass
-
+from threedident.errors import ThreeDIdentError, ThreeDIdentWarning, UsageError
 
 EXIT_INTERRUPTED = 130
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from threedident import defaults
 from threedident.cli.group import Group, main, say
-from threedident.cli.options import MOST_IMAGES, PATH
-from threedident.errors import (
-    UsageError,
+from threedident.cli.options import (
+    PATH,
+    checkpoint_option,
+    fitted_on_option,
+    json_option,
+    trust_option,
+    workers_option,
 )
-
-if TYPE_CHECKING:
-    pass
+from threedident.errors import UsageError
 
 
 @main.group(cls=Group)
 def leaderboard() -> None:
-    """Collect scored entries, list them, make a page of them, score them again."""
+    """Collect scored entries, list them, make a page of them, score them again.
+
+    \b
+    Example:
+      3dident leaderboard list
+    """
 
 
 _board = click.option(
@@ -37,7 +44,12 @@ _board = click.option(
 @click.option("--submission", type=PATH, help="The file that was scored, kept with the entry.")
 @click.option("--link", metavar="URL", help="Where the submission can be had instead.")
 def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: str | None) -> None:
-    """Make an entry's folder, fit for a pull request, of what `3dident evaluate` wrote."""
+    """Make an entry's folder, fit for a pull request, of what `3dident evaluate` wrote.
+
+    \b
+    Example:
+      3dident leaderboard add scores/mine/scores.json --submission mine.onnx
+    """
     from threedident.evaluate.leaderboard.entries import add
 
     run, new = add(scores, board, submission=submission, link=link)
@@ -47,10 +59,15 @@ def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: st
 @leaderboard.command(name="list")
 @_board
 @click.option("--published/--no-published", default=True, help="The paper's own rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print plain data for programs.")
+@json_option
 @click.pass_context
 def leaderboard_list(ctx: click.Context, board: Path, published: bool, as_json: bool) -> None:
-    """Print the table: a line for each entry, ranked within its track. Scores are fractions."""
+    """Print the table: a line for each entry, ranked within its track. Scores are fractions.
+
+    \b
+    Example:
+      3dident leaderboard list --board leaderboard
+    """
     import json
 
     from threedident.evaluate.leaderboard.entries import read_board
@@ -71,9 +88,16 @@ def leaderboard_list(ctx: click.Context, board: Path, published: bool, as_json: 
 @leaderboard.command(name="html")
 @_board
 @click.option("--out", type=PATH, required=True, help="The site's directory.")
-@click.option("--title", default="3DIdent leaderboard", show_default=True, help="Of the page.")
+@click.option(
+    "--title", default="3DIdent leaderboard", show_default=True, help="Title of the page."
+)
 def leaderboard_html(board: Path, out: Path, title: str) -> None:
-    """Make a static page that sorts and filters, with every entry's report."""
+    """Make a static page that sorts and filters, with every entry's report.
+
+    \b
+    Example:
+      3dident leaderboard html --out site
+    """
     from threedident.evaluate.leaderboard.entries import read_board
     from threedident.evaluate.leaderboard.page import write_site
 
@@ -93,17 +117,17 @@ def leaderboard_html(board: Path, out: Path, title: str) -> None:
 @click.option(
     "--n",
     "count",
-    type=click.IntRange(8, MOST_IMAGES),
-    default=4096,
+    type=click.IntRange(8, defaults.MOST_IMAGES),
+    default=defaults.FRESH_IMAGES,
     show_default=True,
     help="Fresh images.",
 )
 @click.option("--out", type=PATH, help="Keep the fresh images in this directory.")
-@click.option("--workers", type=click.IntRange(1), help="Render processes.")
+@workers_option
 @click.option("--submission", help="The submission, where the entry does not keep it.")
-@click.option("--checkpoint", type=PATH, help="For a Python factory.")
-@click.option("--train", type=PATH, help="The images that reference:pca was fitted on.")
-@click.option("--trust", is_flag=True, help="Run code of the entry's authors (Python, torch).")
+@trust_option
+@checkpoint_option
+@fitted_on_option
 def leaderboard_check(
     entry: str,
     board: Path,
@@ -113,14 +137,18 @@ def leaderboard_check(
     out: Path | None,
     workers: int | None,
     submission: str | None,
+    trust: bool,
     checkpoint: Path | None,
     train: Path | None,
-    trust: bool,
 ) -> None:
     """Score an entry again and say whether it holds.
 
     ENTRY is an entry's id, for all of its seeds, or the folder of one. On the data it was scored
     on (--data) scores must be equal; on images rendered anew (--fresh) they must not be worse.
+
+    \b
+    Example:
+      3dident leaderboard check an-entry --data data/3dident-test
     """
     import tempfile
 

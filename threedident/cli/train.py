@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from threedident import defaults
 from threedident.cli.group import main
-from threedident.cli.options import PATH, device_options
-from threedident.errors import (
-    UsageError,
-)
-
-if TYPE_CHECKING:
-    pass
+from threedident.cli.options import PATH, DeviceOptions, device_options
+from threedident.errors import UsageError
 
 
 def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -80,15 +76,18 @@ def train(
     resume: Path | None,
     settings: tuple[str, ...],
     seed: int | None,
-    devices: int,
-    device: str,
-    threads: int | None,
+    where: DeviceOptions,
     show: bool,
 ) -> None:
     """Train a baseline, or go on where a run was stopped.
 
     PRESET is a row of the papers' tables (see --list). The same command again continues a run
     that was interrupted, and so does --resume RUN.
+
+    \b
+    Examples:
+      3dident train demo --data data/small --out runs/demo
+      3dident train --resume runs/demo --set training.steps=4000
     """
     from threedident.baselines.checks import make_plan
     from threedident.baselines.experiment import load_experiment, parse_setting
@@ -111,13 +110,13 @@ def train(
     if show or out is None:
         click.echo(chosen.to_toml(), nl=False)
         return
-    options: dict[str, Any] = {"data": data, "test": test, "accelerator": device}
+    options: dict[str, Any] = {"data": data, "test": test, "accelerator": where.device}
     # Before torch is loaded. How many processes there are, torchrun says, to torch.
     make_plan(chosen, out, **options)
 
     from threedident.baselines.training import loop as training
 
-    result = training.train(chosen, out, devices=devices, threads=threads, **options)
+    result = training.train(chosen, out, devices=where.devices, threads=where.threads, **options)
     if not training.is_first_process():  # of those that torchrun has started
         return
     for name, value in result["scores"].items():
@@ -157,6 +156,13 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
 
 @main.command()
 @click.argument("what", metavar="WHAT")
+@click.option("--data", type=PATH, help="Images to train on, instead of rendering them.")
+@click.option("--test", type=PATH, help="Images to score on, instead of rendering them.")
+@click.option(
+    "--datasets",
+    type=PATH,
+    help="Where rendered datasets lie, by name, for several studies.  [default: OUT/data]",
+)
 @click.option("--out", type=PATH, required=True, help="A folder for one study at one scale.")
 @click.option(
     "--rows",
@@ -166,7 +172,7 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--seeds",
     type=click.IntRange(1),
-    help="Of each row.  [default: as many as the paper; 1 at other scales]",
+    help="Seeds of each row.  [default: as many as the paper; 1 at other scales]",
 )
 @click.option(
     "--scale",
@@ -176,14 +182,11 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
     help="paper, cpu (cut down to two cores) or smoke (does it run?).",
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A field of every experiment."
-)
-@click.option("--data", type=PATH, help="Images to train on, instead of rendering them.")
-@click.option("--test", type=PATH, help="Images to score on, instead of rendering them.")
-@click.option(
-    "--datasets",
-    type=PATH,
-    help="Where rendered datasets lie, by name, for several studies.  [default: OUT/data]",
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a field of every experiment, e.g. training.steps=1000. Can be repeated.",
 )
 @device_options
 def reproduce(
@@ -196,9 +199,7 @@ def reproduce(
     data: Path | None,
     test: Path | None,
     datasets: Path | None,
-    devices: int,
-    device: str,
-    threads: int | None,
+    where: DeviceOptions,
 ) -> None:
     """Train what a table or figure is made of, and compare with the published numbers.
 
@@ -206,6 +207,10 @@ def reproduce(
     (what pairs of rendered images do) or generators (supervised on 3dident and its variants).
     Writes table.md, table.csv and figure.png after every run; the same command goes on where
     it was stopped.
+
+    \b
+    Example:
+      3dident reproduce table2 --scale cpu --out runs/table2
     """
     from threedident.baselines.experiment import parse_setting
     from threedident.baselines.reproduce.runs import reproduce as run
@@ -220,9 +225,9 @@ def reproduce(
         data=data,
         test=test,
         datasets=datasets,
-        devices=devices,
-        accelerator=device,
-        threads=threads,
+        devices=where.devices,
+        accelerator=where.device,
+        threads=where.threads,
     )
     click.echo(table.read_text("utf-8"))
     click.echo(f"the table is {table}, the curves are {table.with_name('figure.png')}")
@@ -234,7 +239,7 @@ def reproduce(
 @click.option(
     "--resolution",
     type=click.IntRange(1, 4096),
-    default=224,
+    default=defaults.RESOLUTION,
     show_default=True,
     help="Pixels along each side of the images it takes.",
 )
@@ -242,6 +247,10 @@ def export(checkpoint: Path, out: Path, resolution: int) -> None:
     """Write a trained encoder as ONNX: one file, preprocessing inside, any number of images.
 
     Its codes are held against torch's on random images.
+
+    \b
+    Example:
+      3dident export runs/demo/encoder.pt --out encoder.onnx
     """
     from threedident.evaluate.submissions import onnx_export as exporting
 
