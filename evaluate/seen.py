@@ -11,7 +11,7 @@ from threedident.datasets.formats.dataset_card import SPLIT_NAMES
 from threedident.datasets.formats.exports import ExportSource
 from threedident.datasets.formats.sources import Source, count_shared, open_source
 from threedident.errors import DatasetError, ThreeDIdentError
-from threedident.evaluate.assumptions import Warning_
+from threedident.evaluate.assumptions import ScoreWarning
 from threedident.evaluate.submissions.manifest import SubmissionManifest
 from threedident.storage.atomic_files import read_json
 from threedident.storage.directory import latents_digest
@@ -87,7 +87,7 @@ def check_seen(
     fitted_on: Source | None = None,
     trained_on: Mapping[str, Any] | None = None,
     checkpoint: Path | None = None,
-) -> Iterator[Warning_]:
+) -> Iterator[ScoreWarning]:
     """Warnings of a test set that is no test of the encoder, or is of another kind.
 
     Args:
@@ -102,14 +102,14 @@ def check_seen(
     preset = manifest.preset if manifest else None
     split, seed = settings.get("split"), settings.get("seed")
     if split is None and split_of(test) == "train":
-        yield Warning_(
+        yield ScoreWarning(
             "training_split",
             "the export calls these images its split `train`, as `3dident convert` does where "
             "nobody names one: encoders are fitted on that, and a leaderboard does not take such "
             "scores. If they are a test set, import them with `3dident convert --split test`",
         )
     elif split == "train":
-        yield Warning_(
+        yield ScoreWarning(
             "training_split",
             "the test set is of the split `train`: encoders are fitted on that, and a leaderboard "
             "does not take such scores. `3dident render --split test` makes a test set",
@@ -139,20 +139,20 @@ def check_seen(
             "that of this training split"
         )
     if what:
-        yield Warning_(
+        yield ScoreWarning(
             "seen_images",
             f"{what}: the scores are those of images it has seen, and say nothing of new ones",
         )
     side = recorded.get("resolution")
     if isinstance(side, int) and side != test.shape[0]:
-        yield Warning_(
+        yield ScoreWarning(
             "other_resolution",
             f"the encoder was trained on images of {side} pixels along each side, and these have "
             f"{test.shape[0]}: it was never fitted to such. Score it on a test set of {side} "
             "pixels",
         )
     if manifest is not None and manifest.pair_process is not None:
-        yield Warning_(
+        yield ScoreWarning(
             "paired_images",
             "the test set was rendered in pairs, whose images depend on each other: there are "
             "fewer independent samples than images, so that the intervals are too narrow. Score "

@@ -15,14 +15,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.dataset import ThreeDIdent
+from threedident.datasets.formats.sources import Source, read_images
 from threedident.errors import UsageError
-from threedident.evaluate.runner import protocol as messages
+from threedident.evaluate.runner import protocol
 from threedident.evaluate.seen import read_claim
 from threedident.evaluate.submissions.embeddings import MOST_CODES
 from threedident.evaluate.submissions.submission import TRUSTED, Submission
@@ -45,17 +45,43 @@ _LONGEST_QUOTE = 600  # characters
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 
 
+class Images(Protocol):
+    """A dataset, of which the encoder gets the images alone."""
+
+    @property
+    def source(self) -> Source:
+        """The files, open."""
+
+    def __len__(self) -> int:
+        """The number of images."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The limits of an encoder's process.
+
+    Attributes:
+        time: the seconds for everything.
+        memory: the GB that the process may allocate.
+        batch_size: the number of images at once.
+    """
+
+    time: float = TIME_LIMIT
+    memory: float = MEMORY_LIMIT
+    batch_size: int = BATCH_SIZE
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """What an encoder gave.
+    """The codes that an encoder gave, and what is known of it.
 
     Attributes:
         codes: (N, m) float32.
-        external: files beside an ONNX file that hold its weights.
+        external: names of files beside an ONNX file that hold its weights.
         network_blocked: whether its process had no network; None where none was started.
-        about: what else there is to say of it, as text.
-        trained_on: what is recorded of the images that an encoder of this toolkit was trained
-            on; see `seen.training_record`.
+        about: a line on a reference encoder; None for others.
+        trained_on: the record of the images that an encoder of this toolkit was trained on; see
+            `seen.training_record`.
     """
 
     codes: Float32
@@ -65,60 +91,32 @@ class Encoding:
     trained_on: Mapping[str, Any] | None = None
 
 
-def encode(
-    submission: Submission,
-    dataset: ThreeDIdent,
-    *,
-    batch_size: int = BATCH_SIZE,
-    time_limit: float = TIME_LIMIT,
-    memory_limit: float = MEMORY_LIMIT,
-) -> Float32:
-    """The codes of all images, (N, m); see `run_encoder`."""
-    return run_encoder(
-        submission,
-        dataset,
-        batch_size=batch_size,
-        time_limit=time_limit,
-        memory_limit=memory_limit,
-    ).codes
-
-
-def run_encoder(
-    submission: Submission,
-    dataset: ThreeDIdent,
-    *,
-    batch_size: int = BATCH_SIZE,
-    time_limit: float = TIME_LIMIT,
-    memory_limit: float = MEMORY_LIMIT,
-) -> Encoding:
-    """The codes of all images, by an encoder or from a file of embeddings.
+def run_encoder(submission: Submission, dataset: Images, limits: Limits = Limits()) -> Encoding:
+    """Compute the codes of all images, by an encoder or from a file of embeddings.
 
     Whatever the submission does happens in a process with limits, and ends with it.
 
     Args:
-        submission: one that may be run (see `identify`); no reference.
+        submission: a submission that may be run (see `identify`); no reference.
         dataset: the test set.
-        batch_size: images at once.
-        time_limit: seconds for everything.
-        memory_limit: GB that the process may allocate.
+        limits: the limits of the process.
 
     Raises:
         UsageError: it does not fit, fails, or passes a limit; the message says which.
     """
-    count, (height, width, channels) = len(dataset), dataset.source.shape
+    count = len(dataset)
     codes: Float32 | None = None
     with (
-        _Process(submission, dataset, time_limit, memory_limit) as process,
+        _Process(submission, dataset, limits) as process,
         Progress("encoding", count) as progress,
     ):
         about = process.ready()
-        for start in range(0, count, batch_size):
-            numbers = range(start, min(start + batch_size, count))
+        for start in range(0, count, limits.batch_size):
+            numbers = range(start, min(start + limits.batch_size, count))
             pixels = b""
             if submission.kind != "embeddings":
-                images = dataset.images(numbers).cpu().contiguous().numpy()
-                assert images.shape == (len(numbers), channels, height, width)
-                pixels = images.tobytes()
+                images = read_images(dataset.source, numbers)
+                pixels = images.transpose(0, 3, 1, 2).tobytes()
             part = process.codes(len(numbers), pixels, start)
             if codes is None:
                 codes = np.empty((count, part.shape[1]), np.float32)
@@ -146,21 +144,19 @@ def _names(value: Any) -> tuple[str, ...]:
 class _Process:
     """The process that runs an encoder, and what is said to it and by it."""
 
-    def __init__(
-        self, submission: Submission, dataset: ThreeDIdent, time_limit: float, memory: float
-    ) -> None:
+    def __init__(self, submission: Submission, dataset: Images, limits: Limits) -> None:
         self._name = submission.name
-        self._time_limit, self._memory = time_limit, memory
+        self._time_limit, self._memory = limits.time, limits.memory
         self._count = len(dataset)
         self.done = 0
-        self._deadline = time.monotonic() + time_limit
+        self._deadline = time.monotonic() + limits.time
         self._looked = 0.0
         self._said = b""
         trusted = submission.kind in TRUSTED
         self._scratch = _make_scratch() if trusted else None
         height, width, channels = dataset.source.shape
         path = submission.path
-        self._task = messages.task(
+        self._task = protocol.task(
             {
                 "kind": submission.kind,
                 "path": submission.name if path is None else str(path.resolve()),
@@ -169,7 +165,7 @@ class _Process:
                 "count": self._count,
                 "shape": None if submission.kind == "embeddings" else [channels, height, width],
                 "threads": _threads(),
-                "memory": int(memory * 1e9),
+                "memory": int(limits.memory * 1e9),
                 "file_size": _LARGEST_FILE if trusted else 0,
                 "readable": None if trusted or path is None else [str(path.resolve().parent)],
                 "writable": [str(self._scratch)] if self._scratch else [],
@@ -235,7 +231,7 @@ class _Process:
     def ready(self) -> dict[str, Any]:
         """Waits until the encoder is loaded; returns what it says of itself."""
         kind, size, _ = self._head()
-        if kind != messages.READY or size > messages.MOST_TEXT:
+        if kind != protocol.Kind.READY or size > protocol.MOST_TEXT:
             raise self._nonsense()
         try:
             about = json.loads(self._read(size))
@@ -247,9 +243,9 @@ class _Process:
 
     def codes(self, rows: int, pixels: bytes, start: int) -> Float32:
         """The codes of the next images."""
-        self._waiting += messages.COUNT.pack(rows) + pixels
+        self._waiting += protocol.COUNT.pack(rows) + pixels
         kind, found, columns = self._head()
-        if kind != messages.CODES:
+        if kind != protocol.Kind.CODES:
             raise self._nonsense()
         if found != rows:
             raise UsageError(
@@ -273,13 +269,13 @@ class _Process:
         return codes
 
     def _head(self) -> tuple[int, int, int]:
-        kind, first, second = messages.HEAD.unpack(self._read(messages.HEAD.size))
-        if kind == messages.ERROR:
-            text = self._read(min(first, messages.MOST_TEXT)).decode("utf-8", "replace")
+        kind, first, second = protocol.HEAD.unpack(self._read(protocol.HEAD.size))
+        if kind == protocol.Kind.ERROR:
+            text = self._read(min(first, protocol.MOST_TEXT)).decode("utf-8", "replace")
             failure, said = text[:1], _printable(text[1:])
-            if failure == messages.FAILURES["known"]:
+            if failure == protocol.FAILURES["known"]:
                 raise UsageError(said)
-            if failure == messages.FAILURES["memory"]:
+            if failure == protocol.FAILURES["memory"]:
                 raise self._out_of_memory(said)
             raise UsageError(f"{self._name} failed{self._where()}: {said}")
         return kind, first, second

@@ -34,7 +34,7 @@ _SIGNALLED = 128  # a shell's way to say that a process was ended by a signal
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
+class Allowance:
     """What a process may use.
 
     Attributes:
@@ -65,7 +65,7 @@ class Walls:
     files: bool
 
 
-def enter(limits: Limits) -> Walls:
+def enter(allowance: Allowance) -> Walls:
     """Puts the walls up; returns in a process that has them, the caller's child or itself.
 
     Must be called while the process has one thread. The caller's own exit code becomes the
@@ -84,9 +84,9 @@ def enter(limits: Limits) -> Walls:
     prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0)
     _drop_capabilities()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _limit(resource.RLIMIT_FSIZE, limits.file_size)
-    _limit(resource.RLIMIT_DATA, limits.memory)
-    return Walls(network, processes, _close_files(limits))
+    _limit(resource.RLIMIT_FSIZE, allowance.file_size)
+    _limit(resource.RLIMIT_DATA, allowance.memory)
+    return Walls(network, processes, _close_files(allowance))
 
 
 def _call(name: str) -> Callable[..., int]:
@@ -135,14 +135,14 @@ def _limit(kind: int, value: int) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def _close_files(limits: Limits) -> bool:
+def _close_files(allowance: Allowance) -> bool:
     """Closes the file system with Landlock (Linux 5.13)."""
     syscall = _call("syscall")
     version = syscall(_CREATE_RULESET, 0, 0, 1) if sys.platform == "linux" else 0
     if version < 1:
         return False
     rights = _RIGHTS.get(version, 0xFFFF)
-    if limits.readable is None:
+    if allowance.readable is None:
         rights &= ~_READING
     # Also no TCP (version 4), no signals to and no abstract sockets of others (version 6).
     network, scope = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
@@ -151,9 +151,9 @@ def _close_files(limits: Limits) -> bool:
     if ruleset < 0:
         return False
     try:
-        if limits.readable is not None:
-            _allow(ruleset, (*SYSTEM, *_interpreter(), *limits.readable), rights & _READING)
-        _allow(ruleset, limits.writable, rights)
+        if allowance.readable is not None:
+            _allow(ruleset, (*SYSTEM, *_interpreter(), *allowance.readable), rights & _READING)
+        _allow(ruleset, allowance.writable, rights)
         _allow(ruleset, (os.devnull,), rights & (_READING | _WRITE | _TRUNCATE))
         return syscall(_RESTRICT_SELF, ruleset, 0) == 0
     finally:

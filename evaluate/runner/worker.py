@@ -1,7 +1,7 @@
 """The process that runs a stranger's encoder: `python -m threedident.evaluate.runner.worker`.
 
 It reads its task and then images from standard input, and writes codes to standard output, in
-messages whose sizes the other side knows or bounds; see `messages`. Walls go up before anything
+messages whose sizes the other side knows or bounds; see `protocol`. Walls go up before anything
 but the standard library is imported, and before anything of the submission is opened.
 """
 
@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threedident.errors import ThreeDIdentError, UsageError
-from threedident.evaluate.runner import protocol as messages
-from threedident.evaluate.runner import sandbox
+from threedident.evaluate.runner import protocol, sandbox
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
     #: Images (B, 3, H, W) uint8, and their number, to codes (B, m).
-    Encoder = Callable[[Array | None, int], Array]
+    Encode = Callable[[Array | None, int], Array]
 
 _OUT_OF_MEMORY = ("bad_alloc", "allocat", "length_error", "out of memory")
 _MOST_SAID = 1000  # characters of what a file says of its training
@@ -37,9 +36,9 @@ def main() -> None:
     # What libraries print goes to standard error, not between the messages.
     results = os.dup(1)
     os.dup2(2, 1)
-    task = json.loads(messages.read_task(0))
+    task = json.loads(protocol.read_task(0))
     walls = sandbox.enter(
-        sandbox.Limits(
+        sandbox.Allowance(
             memory=task["memory"],
             file_size=task["file_size"],
             readable=None if task["readable"] is None else tuple(task["readable"]),
@@ -48,21 +47,21 @@ def main() -> None:
     )
     try:
         encoder, about = _load(task)
-        messages.write_ready(results, {**dataclasses.asdict(walls), **about})
+        protocol.write_ready(results, {**dataclasses.asdict(walls), **about})
         _serve(encoder, task, results)
     except BaseException as error:
-        messages.write_error(results, *_explain(error))
+        protocol.write_error(results, *_explain(error))
         os._exit(0)  # whatever the submission has left to run at exit
 
 
-def _serve(encoder: Encoder, task: Mapping[str, Any], results: int) -> None:
+def _serve(encoder: Encode, task: Mapping[str, Any], results: int) -> None:
     import numpy as np
 
     shape = task["shape"]
-    while rows := messages.read_rows(0):
+    while rows := protocol.read_rows(0):
         images = None
         if shape is not None:
-            content = messages.read_exactly(0, rows * int(np.prod(shape)))
+            content = protocol.read_exactly(0, rows * int(np.prod(shape)))
             images = np.frombuffer(content, np.uint8).reshape(rows, *shape)
         codes = np.asarray(encoder(images, rows))
         if codes.dtype.kind != "f":
@@ -74,7 +73,7 @@ def _serve(encoder: Encoder, task: Mapping[str, Any], results: int) -> None:
             )
         with np.errstate(over="ignore"):  # infinities are refused by whoever reads them
             rounded = codes.astype("<f4")
-        messages.write_codes(results, codes.shape[0], codes.shape[1], rounded.tobytes())
+        protocol.write_codes(results, codes.shape[0], codes.shape[1], rounded.tobytes())
 
 
 def _explain(error: BaseException) -> tuple[str, str]:
@@ -88,7 +87,7 @@ def _explain(error: BaseException) -> tuple[str, str]:
     return "failed", text
 
 
-def _load(task: Mapping[str, Any]) -> tuple[Encoder, dict[str, Any]]:
+def _load(task: Mapping[str, Any]) -> tuple[Encode, dict[str, Any]]:
     """The submission as a function, and what there is to say of it."""
     warnings.simplefilter("ignore")
     match task["kind"]:
@@ -103,7 +102,7 @@ def _load(task: Mapping[str, Any]) -> tuple[Encoder, dict[str, Any]]:
             return _factory(task["path"], task["checkpoint"], task["threads"]), {}
 
 
-def _embeddings(path: Path, count: int) -> Encoder:
+def _embeddings(path: Path, count: int) -> Encode:
     from threedident.evaluate.submissions.embeddings import read_embeddings
 
     codes = read_embeddings(path, count)
@@ -117,7 +116,7 @@ def _embeddings(path: Path, count: int) -> Encoder:
     return following
 
 
-def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encoder, dict[str, Any]]:
+def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str, Any]]:
     from threedident.errors import MissingExtraError
     from threedident.evaluate.submissions.onnx_check import TRAINED_ON, check_graph
 
@@ -160,7 +159,7 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encoder, dict[str
     return encode, about
 
 
-def _torch(path: Path, threads: int) -> Encoder:
+def _torch(path: Path, threads: int) -> Encode:
     torch = _import_torch(threads)
     if path.suffix == ".pt2":
         module = torch.export.load(path).module()
@@ -169,7 +168,7 @@ def _torch(path: Path, threads: int) -> Encoder:
     return _from_torch(module, torch)
 
 
-def _factory(name: str, checkpoint: str | None, threads: int) -> Encoder:
+def _factory(name: str, checkpoint: str | None, threads: int) -> Encode:
     import importlib
 
     torch = _import_torch(threads)
@@ -196,7 +195,7 @@ def _import_torch(threads: int) -> Any:
     return torch
 
 
-def _from_torch(function: Callable[[Any], Any], torch: Any) -> Encoder:
+def _from_torch(function: Callable[[Any], Any], torch: Any) -> Encode:
     def encode(images: Array | None, _: int) -> Array:
         assert images is not None
         with torch.inference_mode():

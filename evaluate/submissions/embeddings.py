@@ -19,7 +19,7 @@ from threedident.errors import UsageError
 from threedident.storage.shards import open_hdf5, safe_array
 
 #: Where a file holds named arrays.
-NAME = "z_hat"
+ARRAY_NAME = "z_hat"
 MOST_CODES = 4096
 SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
 
@@ -103,14 +103,14 @@ def _read_npy(file: IO[bytes], size: int, what: str, count: int) -> npt.NDArray[
 
 
 def _read_npz(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
-    what = f"{NAME} in {path.name}"
+    what = f"{ARRAY_NAME} in {path.name}"
     try:
         with zipfile.ZipFile(path) as archive:
             names = [entry.filename for entry in archive.infolist()]
-            if names != [f"{NAME}.npy"]:
+            if names != [f"{ARRAY_NAME}.npy"]:
                 raise UsageError(
-                    f"{path.name} must hold one array, {NAME!r}, found {_listed(names)}: write it "
-                    f"with numpy.savez({path.name!r}, {NAME}=...)"
+                    f"{path.name} must hold one array, {ARRAY_NAME!r}, found {_listed(names)}: "
+                    f"write it with numpy.savez({path.name!r}, {ARRAY_NAME}=...)"
                 )
             entry = archive.infolist()[0]
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -132,12 +132,14 @@ def _read_npz(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
 
 
 def _read_hdf5(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
-    what = f"{NAME} in {path.name}"
+    what = f"{ARRAY_NAME} in {path.name}"
     with open_hdf5(path) as file:
         names = list(file)
-        if names != [NAME]:
-            raise UsageError(f"{path.name} must hold one array, {NAME!r}, found {_listed(names)}")
-        array = safe_array(file, NAME, path)
+        if names != [ARRAY_NAME]:
+            raise UsageError(
+                f"{path.name} must hold one array, {ARRAY_NAME!r}, found {_listed(names)}"
+            )
+        array = safe_array(file, ARRAY_NAME, path)
         if array.dtype.kind != "f" or array.shape is None:
             found = h5py.check_dtype(vlen=array.dtype) or array.dtype
             raise UsageError(f"{what}: expected an array of floats, found {found!s:.80}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +12,17 @@ from typing import Any
 
 from threedident.errors import UsageError
 from threedident.evaluate.report.html import is_web_link
-from threedident.evaluate.report.labels import TRACKS, is_entry_id
 
-NAME = "SUBMISSION.toml"
+#: The name of the file beside a submission.
+MANIFEST_FILE = "SUBMISSION.toml"
+#: What an encoder was trained with, and how pages call it.
+TRACKS: dict[str, str] = {
+    "supervised": "supervised",
+    "pairs-exact": "exact pairs",
+    "pairs-matched": "matched pairs",
+    "augmentations": "augmentations",
+    "other": "other",
+}
 OUTPUT_SPACES = ("box", "sphere", "unbounded", "other")
 CONDITIONALS = ("normal", "laplace", "gennorm", "uniform", "vmf", "other")
 #: How hyper-parameters were chosen. Choosing on the test split is allowed, and shown.
@@ -79,9 +88,23 @@ class SubmissionManifest:
     submission: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         fields = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SubmissionManifest:
+        """Make the manifest of plain data that were checked; see `parse_manifest` for others."""
+        values: dict[str, Any] = {f.name: data.get(f.name) for f in dataclasses.fields(cls)}
+        for name, value in values.items():
+            if isinstance(value, list):
+                values[name] = tuple(value)
+        return cls(**values)
+
+
+def is_entry_id(text: str) -> bool:
+    """Whether a text can name an entry, and its folder."""
+    return bool(re.fullmatch("[a-z0-9][a-z0-9-]{0,63}", text))
 
 
 def read_manifest(path: Path) -> SubmissionManifest:
@@ -132,17 +155,18 @@ class _Invalid(Exception):
     """What does not fit, without the name of the file."""
 
 
-def refuse_placeholders(manifest: Mapping[str, Any], source: str) -> None:
-    """Refuses a manifest that still names the example authors or link of an earlier template.
+def refuse_placeholders(manifest: SubmissionManifest, source: str) -> None:
+    """Refuse a manifest that still names the example authors or link of an earlier template.
 
     Args:
-        manifest: its fields, which fit.
-        source: what an error calls it.
+        manifest: the manifest, whose fields fit.
+        source: the name of the manifest in an error.
 
     Raises:
         UsageError: it does; the message names every field that is as in the template.
     """
-    left = [key for key, value in _PLACEHOLDERS.items() if manifest.get(key) == value]
+    fields = manifest.as_dict()
+    left = [key for key, value in _PLACEHOLDERS.items() if fields[key] == value]
     if any(key in _UNMISTAKABLE for key in left):
         raise UsageError(
             f"{source}: {', '.join(left)} {_verb(left)} as in the template. Write what is true of "
@@ -266,7 +290,7 @@ def template() -> str:
         return ", ".join(values)
 
     return f"""\
-# Beside the submission as {NAME}, or given with --manifest. Write over every "{FILL_IN}".
+# Beside the submission as {MANIFEST_FILE}, or given with --manifest. Write over every "{FILL_IN}".
 submission = "{FILL_IN}"  # the file it belongs to, such as "encoder.onnx"; may be left out
 name = "{FILL_IN}"
 authors = ["{FILL_IN}"]

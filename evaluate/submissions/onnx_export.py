@@ -17,7 +17,7 @@ import torch
 from threedident.encoders import ImageEncoder, VectorEncoder, read_encoder
 from threedident.errors import MissingExtraError, UsageError
 from threedident.evaluate.seen import training_record, write_claim
-from threedident.evaluate.submissions.embeddings import NAME
+from threedident.evaluate.submissions.embeddings import ARRAY_NAME
 from threedident.evaluate.submissions.onnx_check import TRAINED_ON, check_graph, import_onnx
 from threedident.storage.atomic_files import explaining_write_errors, replacing
 
@@ -122,7 +122,7 @@ def _translate(encoder: ImageEncoder, resolution: int, claim: str | None) -> byt
             external_data=False,
             opset_version=OPSET,
             input_names=["images"],
-            output_names=[NAME],
+            output_names=[ARRAY_NAME],
             dynamic_shapes=({0: torch.export.Dim("B")},),
             verbose=False,
         )

@@ -129,14 +129,8 @@ def evaluate(
     reference:identity, reference:random, reference:pca, and encoders that `3dident train` has
     written, reference:encoder=RUN/encoder.pt (or reference:supervised=..., a name for tables).
     """
-    from threedident.evaluate.inputs import (
-        DEFAULT_DATA,
-        EMBEDDINGS,
-        REPORT,
-        SCORES,
-        check_inputs,
-        default_out,
-    )
+    from threedident.evaluate.inputs import DEFAULT_DATA, check_inputs, default_out
+    from threedident.evaluate.scores_file import EMBEDDINGS, REPORT, SCORES
     from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
     from threedident.evaluate.submissions.submission import identify
 

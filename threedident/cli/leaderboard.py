@@ -38,7 +38,7 @@ _board = click.option(
 @click.option("--link", metavar="URL", help="Where the submission can be had instead.")
 def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: str | None) -> None:
     """Make an entry's folder, fit for a pull request, of what `3dident evaluate` wrote."""
-    from threedident.evaluate.leaderboard.entries import add
+    from threedident.evaluate.leaderboard.add import add
 
     run, new = add(scores, board, submission=submission, link=link)
     click.echo(f"{'added' if new else 'there already:'} {run.folder}")
@@ -126,7 +126,7 @@ def leaderboard_check(
 
     from threedident.evaluate.leaderboard.entries import find_runs
     from threedident.evaluate.leaderboard.reverify import (
-        Encoder,
+        EncoderChoice,
         check_encoder,
         check_fresh_seed,
         recheck,
@@ -140,7 +140,7 @@ def leaderboard_check(
             "--fresh SEED"
         )
     runs = find_runs(entry, board)
-    encoder = Encoder(submission, checkpoint, train, trust)
+    encoder = EncoderChoice(submission, checkpoint, train, trust)
     for run in runs:
         if fresh is not None:
             check_fresh_seed(run, fresh)
