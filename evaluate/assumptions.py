@@ -1,4 +1,4 @@
-"""What metrics assume, checked: a warning where it does not hold."""
+"""`check_assumptions`: warnings where scores rest on what does not hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from threedident.evaluate.metrics._arrays import Float64, standardised, varying
 from threedident.evaluate.metrics._linear_fit import Folds, splits
 
-#: Every code of a warning and when it is given.
+#: Every code of a warning, and its cause.
 WARNING_CODES = {
     "training_split": "the test set is of the split train",
     "seen_images": "the encoder was fitted on the images that it is scored on",
@@ -34,18 +34,18 @@ _PER_SQUARED_CODE = 25
 _DEPENDENT = 0.1  # a correlation that matters, if significant
 _SIGNIFICANT = 5.0  # standard errors
 _DUPLICATED = 0.999
-_FLOAT32 = 1e-5  # relative: below it lies what rounding leaves of nothing
+_FLOAT32 = 1e-5  # relative; rounding leaves no more of a column that is constant
 _MOST_COMPARED = 2048  # codes; pairs of more are too many
 _SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class ScoreWarning:
-    """An assumption that does not hold.
+    """A warning of an assumption that does not hold.
 
     Attributes:
         code: one of `WARNING_CODES`.
-        message: what was found, and what it means for the scores.
+        message: the finding, and its meaning for the scores.
     """
 
     code: str
@@ -62,18 +62,18 @@ def check_assumptions(
     not_injective: Sequence[str] = (),
     best_known: bool = False,
 ) -> tuple[ScoreWarning, ...]:
-    """Warnings, in the order of `WARNING_CODES`.
+    """Check the assumptions that metrics make; warnings come in the order of `WARNING_CODES`.
 
     Args:
-        z: (N, n).
-        z_hat: (N, m).
+        z: (N, n), the factors.
+        z_hat: (N, m), the codes.
         factors: names of the n factors.
         metrics: names of the metrics that are computed.
-        folds: of the linear regression.
-        not_injective: reasons why the generator is not injective.
+        folds: the folds of the linear regression.
+        not_injective: the reasons why the generator is not injective.
         best_known: whether scores stand beside the best possible ones.
     """
-    found = [
+    warnings = [
         *_few_samples(z, z_hat, metrics, folds),
         *_factors(z, factors),
         *_codes(z, z_hat),
@@ -87,7 +87,7 @@ def check_assumptions(
             if best_known
             else "the best possible scores are not known for these latents"
         )
-        found.append(
+        warnings.append(
             ScoreWarning(
                 "not_injective",
                 f"the generator is not injective: {'; '.join(not_injective)}. No encoder can "
@@ -95,7 +95,7 @@ def check_assumptions(
             )
         )
     order = list(WARNING_CODES)
-    return tuple(sorted(found, key=lambda warning: order.index(warning.code)))
+    return tuple(sorted(warnings, key=lambda warning: order.index(warning.code)))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -127,11 +127,12 @@ def _few_samples(
 def _factors(z: Float64, names: Sequence[str]) -> Iterator[ScoreWarning]:
     moves = varying(z)
     if not moves.all():
-        still = [name for name, there in zip(names, moves, strict=True) if not there]
+        constant = [name for name, moving in zip(names, moves, strict=True) if not moving]
         yield ScoreWarning(
-            "constant_factors", f"{_some(still)} do not vary: left out of every mean over factors"
+            "constant_factors",
+            f"{_some(constant)} do not vary: left out of every mean over factors",
         )
-    kept = [name for name, there in zip(names, moves, strict=True) if there]
+    kept = [name for name, moving in zip(names, moves, strict=True) if moving]
     plain = standardised(z[:, moves])
     squares = standardised(plain**2)
     both = np.concatenate([plain, squares], 1)
@@ -167,12 +168,12 @@ def _codes(z: Float64, z_hat: Float64) -> Iterator[ScoreWarning]:
     codes = standardised(z_hat)
     rank = _rank(codes)
     if still.any() or rank < expected:
-        what = []
+        findings = []
         if still.any():
-            what.append(f"codes {_some([str(i) for i in np.flatnonzero(still)])} do not vary")
+            findings.append(f"codes {_some([str(i) for i in np.flatnonzero(still)])} do not vary")
         if rank < expected:
-            what.append(f"the codes have rank {rank}, where {expected} factors are to be held")
-        yield ScoreWarning("collapsed_codes", "; ".join(what))
+            findings.append(f"the codes have rank {rank}, where {expected} factors are to be held")
+        yield ScoreWarning("collapsed_codes", "; ".join(findings))
     if width <= _MOST_COMPARED:
         moving = np.flatnonzero(~still)
         table = np.abs(codes[:, moving].T @ codes[:, moving] / len(z))
@@ -187,7 +188,7 @@ def _codes(z: Float64, z_hat: Float64) -> Iterator[ScoreWarning]:
 
 
 def _rank(codes: Float64) -> int:
-    """Of standardised codes, at the precision of float32."""
+    """Compute the rank of standardised codes, at the precision of float32."""
     if codes.shape[1] >= len(codes):
         values = np.linalg.eigvalsh(codes @ codes.T)
     else:
@@ -210,12 +211,12 @@ def _dimensions(z: Float64, z_hat: Float64, metrics: Collection[str]) -> Iterato
 
 
 def _halves(z: Float64, z_hat: Float64, names: Sequence[str]) -> Iterator[ScoreWarning]:
-    """Means of the halves that differ by more than their standard errors allow."""
+    """Warn of means of the halves that differ by more than their standard errors allow."""
     half = len(z) // 2
     limit = _SIGNIFICANT * np.sqrt(1 / half + 1 / (len(z) - half))
     different = [
-        what
-        for values, what in (
+        label
+        for values, label in (
             *((z[:, [i]], name) for i, name in enumerate(names)),
             (z_hat, "the codes"),
         )

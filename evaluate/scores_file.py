@@ -145,7 +145,7 @@ class DataRecord:
         return {**data, **self.extra}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ScoredCodes:
     """Scores of codes on a test set: the parts of scores.json that do not say whose they are.
 
@@ -160,6 +160,13 @@ class ScoredCodes:
     settings: Mapping[str, Any]
     scores: Mapping[str, MetricReport]
     warnings: tuple[ScoreWarning, ...]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both would be written alike."""
+        return isinstance(other, type(self)) and self.as_dict() == other.as_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.data.identity)
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
@@ -182,7 +189,7 @@ class ScoredCodes:
         return f"no best possible scores are given: {reason}" if reason else None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ScoresFile(ScoredCodes):
     """The content of scores.json.
 

@@ -1,4 +1,4 @@
-"""Codes of a dataset's images, from an encoder that runs in a process of its own."""
+"""`run_encoder`: codes of a dataset's images, from an encoder in a process of its own."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ def run_encoder(submission: Submission, dataset: Images, limits: Limits = Limits
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """A list of file names that the process sent, if it is one."""
+    """Return a list of file names that the process sent, if it is one."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         return tuple(value)
     return ()
 
 
 class _Process:
-    """The process that runs an encoder, and what is said to it and by it."""
+    """The process that runs an encoder, and the messages to and from it."""
 
     def __init__(self, submission: Submission, dataset: Images, limits: Limits) -> None:
         self._name = submission.name
@@ -174,7 +174,7 @@ class _Process:
         self._environment = self._make_environment(trusted)
 
     def _make_environment(self, trusted: bool) -> dict[str, str]:
-        """A stranger's file learns nothing of ours; code that is trusted runs as it would."""
+        """Choose what the process learns: a stranger's file nothing, trusted code all."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -216,7 +216,7 @@ class _Process:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _kill(self) -> None:
-        """Ends the process and all that it has started."""
+        """End the process and all that it has started."""
         below = _descendants(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -229,7 +229,7 @@ class _Process:
             time.sleep(0.01)
 
     def ready(self) -> dict[str, Any]:
-        """Waits until the encoder is loaded; returns what it says of itself."""
+        """Wait until the encoder is loaded, and return its account of itself."""
         kind, size, _ = self._head()
         if kind != protocol.Kind.READY or size > protocol.MOST_TEXT:
             raise self._nonsense()
@@ -242,14 +242,14 @@ class _Process:
         return about
 
     def codes(self, rows: int, pixels: bytes, start: int) -> Float32:
-        """The codes of the next images."""
+        """Send the next images, and return their codes."""
         self._waiting += protocol.COUNT.pack(rows) + pixels
-        kind, found, columns = self._head()
+        kind, count, columns = self._head()
         if kind != protocol.Kind.CODES:
             raise self._nonsense()
-        if found != rows:
+        if count != rows:
             raise UsageError(
-                f"{self._name} gave {found} rows for {rows} images (from image {start} on): "
+                f"{self._name} gave {count} rows for {rows} images (from image {start} on): "
                 "expected a row for every image"
             )
         if not 1 <= columns <= MOST_CODES:
@@ -281,7 +281,7 @@ class _Process:
         return kind, first, second
 
     def _read(self, count: int) -> bytes:
-        """So many bytes from the process, while what waits for it is sent."""
+        """Read so many bytes from the process, while what waits for it is sent."""
         got = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self._out, selectors.EVENT_READ)
@@ -306,7 +306,7 @@ class _Process:
         return bytes(got)
 
     def _send(self) -> bool:
-        """Sends a piece; whether there is more to send."""
+        """Send a piece; return whether there is more to send."""
         try:
             sent = os.write(self._in, memoryview(self._waiting)[: 1 << 20])
         except BrokenPipeError:  # it has ended: what it said is still to be read
@@ -315,13 +315,13 @@ class _Process:
         return bool(self._waiting)
 
     def _listen(self) -> bool:
-        """Keeps the last of what it prints; whether there may be more."""
+        """Keep the last of what it prints; return whether there may be more."""
         piece = os.read(self._err, 1 << 16)
         self._said = (self._said + piece)[-_LAST_WORDS:]
         return bool(piece)
 
     def _look(self) -> None:
-        """Looks at the limits."""
+        """Check the limits."""
         now = time.monotonic()
         if now > self._deadline:
             raise UsageError(
@@ -349,7 +349,7 @@ class _Process:
         )
 
     def _death(self) -> UsageError:
-        """Why the process is gone."""
+        """Find out why the process is gone."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         with contextlib.suppress(BlockingIOError):
@@ -365,14 +365,12 @@ class _Process:
                 with contextlib.suppress(ValueError):
                     how = f"was ended by {signal.Signals(number).name}"
         said = _printable(self._said.decode("utf-8", "replace").strip())[-_LONGEST_QUOTE:]
-        return UsageError(
-            f"the process of {self._name} {how}{self._where()}"
-            + (f"; it said: {said}" * bool(said))
-        )
+        last_words = f"; it said: {said}" if said else ""
+        return UsageError(f"the process of {self._name} {how}{self._where()}{last_words}")
 
 
 def _printable(text: str) -> str:
-    """Text of a stranger in one line, without what a terminal would obey."""
+    """Return a stranger's text in one line, without what a terminal would obey."""
     line = " ".join(text.split())
     kept = "".join(c if c.isprintable() else "?" for c in line)
     if len(kept) > _LONGEST_QUOTE:
@@ -386,19 +384,19 @@ def _threads() -> int:
 
 
 def _descendants(pid: int) -> list[int]:
-    """The processes below one, where the system says which."""
-    found, waiting = [], [pid]
+    """List the processes below one, where the system says which."""
+    below, waiting = [], [pid]
     while waiting:
         for path in _children_files(waiting.pop()):
             with contextlib.suppress(OSError):
                 children = [int(each) for each in path.read_text().split()]
-                found += children
+                below += children
                 waiting += children
-    return found
+    return below
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Whether a process exists and is no zombie."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -410,7 +408,7 @@ def _children_files(pid: int) -> Iterator[Path]:
 
 
 def _memory(pid: int) -> int:
-    """Bytes in use by a process, files that it only maps aside; 0 where nobody says."""
+    """Return the bytes that a process uses, mapped files aside; 0 where nobody says."""
     kinds: Mapping[str, int] = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -423,7 +421,7 @@ def _memory(pid: int) -> int:
 
 
 def _make_scratch() -> Path:
-    """A folder for what trusted code writes; those that killed processes left are removed."""
+    """Make a folder that trusted code may write to, and remove those of processes long gone."""
     parent = Path(tempfile.gettempdir())
     for old in parent.glob(f"{_SCRATCH}*"):
         pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]

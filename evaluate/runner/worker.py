@@ -1,4 +1,4 @@
-"""The process that runs a stranger's encoder: `python -m threedident.evaluate.runner.worker`.
+"""`main`: the process of a stranger's encoder, `python -m threedident.evaluate.runner.worker`.
 
 It reads its task and then images from standard input, and writes codes to standard output, in
 messages whose sizes the other side knows or bounds; see `protocol`. Walls go up before anything
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     Encode = Callable[[Array | None, int], Array]
 
 _OUT_OF_MEMORY = ("bad_alloc", "allocat", "length_error", "out of memory")
-_MOST_SAID = 1000  # characters of what a file says of its training
+_LONGEST_CLAIM = 1000  # characters of a file's claim on its training
 
 
 def main() -> None:
-    """Serves one task."""
+    """Serve one task."""
     # What libraries print goes to standard error, not between the messages.
     results = os.dup(1)
     os.dup2(2, 1)
@@ -77,7 +77,7 @@ def _serve(encoder: Encode, task: Mapping[str, Any], results: int) -> None:
 
 
 def _explain(error: BaseException) -> tuple[str, str]:
-    """What kind of failure it was, and what to say of it."""
+    """Return the kind of a failure, and the words for it."""
     if isinstance(error, ThreeDIdentError):
         return "known", str(error)
     text = " ".join(f"{type(error).__name__}: {error}".split())
@@ -88,7 +88,7 @@ def _explain(error: BaseException) -> tuple[str, str]:
 
 
 def _load(task: Mapping[str, Any]) -> tuple[Encode, dict[str, Any]]:
-    """The submission as a function, and what there is to say of it."""
+    """Return the submission as a function, and its account of itself."""
     warnings.simplefilter("ignore")
     match task["kind"]:
         case "embeddings":
@@ -138,14 +138,14 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str,
             f"{path.name} has {len(inputs)} inputs and {len(outputs)} outputs, expected one of each"
         )
     source, target = inputs[0], outputs[0]
-    what = f"{path.name} takes {source.type} {source.shape}"
+    takes = f"{path.name} takes {source.type} {source.shape}"
     expected = f"expected tensor(uint8) ['B', {', '.join(map(str, shape))}], B free"
     if source.type != "tensor(uint8)" or len(source.shape) != 4:
-        raise UsageError(f"{what}: {expected}. Preprocessing belongs into the graph")
+        raise UsageError(f"{takes}: {expected}. Preprocessing belongs into the graph")
     if isinstance(source.shape[0], int):
-        raise UsageError(f"{what}, so only that many images at once: {expected}")
+        raise UsageError(f"{takes}, so only that many images at once: {expected}")
     if any(isinstance(a, int) and a != b for a, b in zip(source.shape[1:], shape, strict=True)):
-        raise UsageError(f"{what}, but the test set's images are otherwise: {expected}")
+        raise UsageError(f"{takes}, but the test set's images are otherwise: {expected}")
     if target.type not in ("tensor(float)", "tensor(double)", "tensor(float16)"):
         raise UsageError(f"{path.name} returns {target.type}, expected tensor(float) ['B', codes]")
 
@@ -154,8 +154,8 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str,
 
     about: dict[str, Any] = {"external": list(external)}
     with contextlib.suppress(UnicodeDecodeError):
-        said = session.get_modelmeta().custom_metadata_map.get(TRAINED_ON, "")
-        about["trained_on"] = said[:_MOST_SAID]
+        claim = session.get_modelmeta().custom_metadata_map.get(TRAINED_ON, "")
+        about["trained_on"] = claim[:_LONGEST_CLAIM]
     return encode, about
 
 

@@ -1,4 +1,4 @@
-"""A submission's manifest: a small TOML file in which its authors say what it is."""
+"""`SubmissionManifest`: the small TOML file in which authors say what their submission is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threedident.evaluate.report.html import is_web_link
 
 #: The name of the file beside a submission.
 MANIFEST_FILE = "SUBMISSION.toml"
-#: What an encoder was trained with, and how pages call it.
+#: Tracks by what encoders were trained with, and their labels on pages.
 TRACKS: dict[str, str] = {
     "supervised": "supervised",
     "pairs-exact": "exact pairs",
@@ -25,14 +25,14 @@ TRACKS: dict[str, str] = {
 }
 OUTPUT_SPACES = ("box", "sphere", "unbounded", "other")
 CONDITIONALS = ("normal", "laplace", "gennorm", "uniform", "vmf", "other")
-#: How hyper-parameters were chosen. Choosing on the test split is allowed, and shown.
+#: Ways to choose hyper-parameters. Choosing on the test split is allowed, and shown.
 CHOSEN = ("published", "validation split", "test split", "training split", "not tuned", "other")
 _PAIRS = ("pairs-matched", "pairs-exact")
 _LARGEST_FILE = 65_536
 _MOST_SEEDS = 100
 _MOST_AUTHORS = 50
 _MOST_WIDTHS = 10
-#: What the template has where its reader is to write.
+#: The words of the template where its reader is to write.
 FILL_IN = "FILL IN"
 #: Values of an earlier template, which nobody means.
 _PLACEHOLDERS: dict[str, Any] = {
@@ -46,24 +46,25 @@ _UNMISTAKABLE = ("authors", "link")  # the others can be meant
 
 @dataclasses.dataclass(frozen=True)
 class SubmissionManifest:
-    """What the authors of a submission declare.
+    """The declaration of a submission's authors.
 
     Attributes:
-        name: of the submission, as a leaderboard shows it.
-        authors: their names.
-        method: what it is, in a line.
-        link: to a paper or code, http or https; None where there is none.
-        preprocessing: what is done to an image before the encoder.
+        name: the name of the submission, as a leaderboard shows it.
+        authors: names of the authors.
+        method: a line on the method.
+        link: an address of a paper or code, http or https; None where there is none.
+        preprocessing: the steps between an image and the encoder.
         output_space: box, sphere, unbounded or other.
-        track: what it was trained with; see `labels.TRACKS`.
-        conditional: of positive pairs, p(z~ | z); None on tracks without.
-        width: of the conditional in raw units, one number or one per factor; None likewise.
-        preset: of the images it was trained on.
-        images: how many different ones.
-        steps: of training.
-        hyperparameters: how they were chosen.
+        track: the kind of training; see `TRACKS`.
+        conditional: the conditional of positive pairs, p(z~ | z); None on tracks without.
+        width: the width of the conditional in raw units, one number or one per factor; None
+            likewise.
+        preset: the preset of the images it was trained on.
+        images: the number of different ones.
+        steps: the number of training steps.
+        hyperparameters: the way in which they were chosen.
         entry: the id of its row in a leaderboard; runs with one id form one row.
-        seed: of this training run.
+        seed: the seed of this training run.
         data_seeds: seeds of the rendered images it was trained on.
         submission: the file's name without its folder, `package.module:factory` or
             `reference:NAME`, of the submission it belongs to; None where it does not say.
@@ -108,7 +109,7 @@ def is_entry_id(text: str) -> bool:
 
 
 def read_manifest(path: Path) -> SubmissionManifest:
-    """The manifest in a file.
+    """Read the manifest in a file.
 
     Raises:
         UsageError: it cannot be read or does not fit; the message names the field.
@@ -128,11 +129,11 @@ def read_manifest(path: Path) -> SubmissionManifest:
 
 
 def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
-    """The manifest that plain data describe.
+    """Check the fields of a manifest.
 
     Args:
-        data: its fields.
-        source: what an error calls it.
+        data: the fields, as plain data.
+        source: the name of the manifest in an error.
 
     Raises:
         UsageError: a field is missing, unknown, still as in the template, or does not fit.
@@ -152,7 +153,7 @@ def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
 
 
 class _Invalid(Exception):
-    """What does not fit, without the name of the file."""
+    """A field that does not fit, without the name of the file."""
 
 
 def refuse_placeholders(manifest: SubmissionManifest, source: str) -> None:
@@ -228,7 +229,7 @@ def _needed(data: Mapping[str, Any], key: str) -> Any:
 
 
 def _plain(value: Any, key: str, most: int) -> str:
-    """One line of text that shows all it holds."""
+    """Return one line of text that shows all it holds."""
     if not isinstance(value, str) or not 1 <= len(value) <= most or value != value.strip():
         raise _Invalid(f"{key} must be text of 1 to {most} characters, found {value!r:.80}")
     if not value.isprintable():
@@ -284,7 +285,7 @@ def _positive(value: Any) -> float:
 
 
 def template() -> str:
-    """A manifest to fill in."""
+    """Return a manifest to fill in."""
 
     def some(values: Sequence[str]) -> str:
         return ", ".join(values)
