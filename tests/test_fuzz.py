@@ -719,7 +719,7 @@ def make_scores(root: Path) -> None:
 
 
 def read_scores(root: Path) -> None:
-    from threedident.evaluate.leaderboard.entries import add
+    from threedident.evaluate.leaderboard.add import add
 
     add(root / "scores.json", root / "board", link="https://example.org/encoder.onnx")
 
@@ -743,7 +743,7 @@ def read_embeddings(root: Path) -> None:
 def make_manifest(root: Path) -> None:
     from helpers.fake_scores import make_manifest as fields
 
-    from threedident.evaluate.leaderboard.entries import as_toml
+    from threedident.evaluate.leaderboard.add import as_toml
 
     (root / "SUBMISSION.toml").write_text(as_toml(fields()))
 
@@ -793,7 +793,7 @@ def make_submissions(root: Path) -> None:
 def run_submissions(root: Path) -> None:
     """As `3dident evaluate` does, in the process with walls around it."""
     from threedident.datasets.dataset import ThreeDIdent
-    from threedident.evaluate.runner.process import run_encoder
+    from threedident.evaluate.runner.process import Limits, run_encoder
     from threedident.evaluate.submissions.submission import identify
 
     data = root.parent / "data"
@@ -803,8 +803,8 @@ def run_submissions(root: Path) -> None:
     whole = root.parent / "whole"
     same = {p.name for p in whole.iterdir() if p.read_bytes() == (root / p.name).read_bytes()}
     changed = [p for p in root.iterdir() if p.name not in same] or list(root.iterdir())
-    limits = {"time_limit": SECONDS / 2, "memory_limit": 2.0}
-    each(*(lambda p=p: run_encoder(identify(p), dataset, **limits) for p in changed))  # type: ignore[misc]
+    limits = Limits(time=SECONDS / 2, memory=2.0)
+    each(*(lambda p=p: run_encoder(identify(p), dataset, limits) for p in changed))  # type: ignore[misc]
 
 
 PLAIN = {

@@ -1,4 +1,4 @@
-"""Recovered latents in a file: .npy, .npz or HDF5, one 2-D array, read without trusting it.
+"""`read_embeddings`: codes in a file, .npy, .npz or HDF5, read without trusting it.
 
 Types, shapes and sizes are what a file declares, so they are checked before anything is
 allocated, unpacked or followed.
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from threedident.errors import UsageError
 from threedident.storage.shards import open_hdf5, safe_array
 
-#: Where a file holds named arrays.
-NAME = "z_hat"
+#: The name of the array, in a file of named arrays and as an ONNX file's output.
+ARRAY_NAME = "z_hat"
 MOST_CODES = 4096
 SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
 
@@ -28,11 +28,11 @@ _READ_AT_ONCE = 1 << 24  # bytes; also the most that a compressed chunk may hold
 
 
 def read_embeddings(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
-    """The codes of a file, (count, m), in the type they are stored in.
+    """Read the codes of a file, (count, m), in the type they are stored in.
 
     Args:
         path: the file.
-        count: the images of the test set.
+        count: the number of images in the test set.
 
     Raises:
         UsageError: it is no such file, holds something else or more, is damaged, refers to
@@ -47,7 +47,7 @@ def read_embeddings(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
 
 
 def _check(found: Any, what: str, count: int) -> int:
-    """Checks the shape and type of an array that is not read yet; returns its bytes."""
+    """Check the shape and type of an array that is not read yet; return its bytes."""
     shape, dtype = tuple(found.shape), np.dtype(found.dtype)
     if dtype.newbyteorder("=") not in _TYPES:
         raise UsageError(
@@ -67,7 +67,7 @@ def _check(found: Any, what: str, count: int) -> int:
 
 
 class _Header:
-    """What the head of a .npy file declares."""
+    """The head of a .npy file, and what it declares."""
 
     def __init__(self, file: IO[bytes], what: str) -> None:
         try:
@@ -83,7 +83,7 @@ class _Header:
 
 
 def _read_npy(file: IO[bytes], size: int, what: str, count: int) -> npt.NDArray[np.floating[Any]]:
-    """An array from a stream of a declared size, in pieces as far as it goes."""
+    """Read an array from a stream of a declared size, in pieces as far as it goes."""
     header = _Header(file, what)
     expected = _check(header, what, count)
     start = file.tell()
@@ -103,14 +103,14 @@ def _read_npy(file: IO[bytes], size: int, what: str, count: int) -> npt.NDArray[
 
 
 def _read_npz(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
-    what = f"{NAME} in {path.name}"
+    what = f"{ARRAY_NAME} in {path.name}"
     try:
         with zipfile.ZipFile(path) as archive:
             names = [entry.filename for entry in archive.infolist()]
-            if names != [f"{NAME}.npy"]:
+            if names != [f"{ARRAY_NAME}.npy"]:
                 raise UsageError(
-                    f"{path.name} must hold one array, {NAME!r}, found {_listed(names)}: write it "
-                    f"with numpy.savez({path.name!r}, {NAME}=...)"
+                    f"{path.name} must hold one array, {ARRAY_NAME!r}, found {_listed(names)}: "
+                    f"write it with numpy.savez({path.name!r}, {ARRAY_NAME}=...)"
                 )
             entry = archive.infolist()[0]
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -132,12 +132,14 @@ def _read_npz(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
 
 
 def _read_hdf5(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
-    what = f"{NAME} in {path.name}"
+    what = f"{ARRAY_NAME} in {path.name}"
     with open_hdf5(path) as file:
         names = list(file)
-        if names != [NAME]:
-            raise UsageError(f"{path.name} must hold one array, {NAME!r}, found {_listed(names)}")
-        array = safe_array(file, NAME, path)
+        if names != [ARRAY_NAME]:
+            raise UsageError(
+                f"{path.name} must hold one array, {ARRAY_NAME!r}, found {_listed(names)}"
+            )
+        array = safe_array(file, ARRAY_NAME, path)
         if array.dtype.kind != "f" or array.shape is None:
             found = h5py.check_dtype(vlen=array.dtype) or array.dtype
             raise UsageError(f"{what}: expected an array of floats, found {found!s:.80}")

@@ -12,7 +12,7 @@ from threedident.cli import SECTIONS, main
 
 def test_help_and_reading_load_neither_blender_nor_torch():
     done = python(
-        "import sys, threedident.cli, threedident.datasets.formats.sources\n"
+        "import sys, threedident.cli, threedident.datasets.formats\n"
         "import threedident.datasets.formats.convert\n"
         "heavy = {'bpy', 'torch', 'trimesh', 'faiss', 'scipy'} & set(sys.modules)\n"
         "sys.exit(f'loads {heavy}' if heavy else 0)"

@@ -31,7 +31,7 @@ from threedident.encoders import (
     save_encoder,
 )
 from threedident.errors import DatasetError, UsageError
-from threedident.evaluate.runner.process import run_encoder
+from threedident.evaluate.runner.process import Limits, run_encoder
 from threedident.evaluate.submissions import onnx_export as exporting
 from threedident.evaluate.submissions.submission import identify
 
@@ -227,7 +227,7 @@ def test_export_gives_one_file_with_torchs_codes(cli, tmp_path):
     data = ThreeDIdent(tmp_path / "data")
     with torch.inference_mode():
         expected = load_encoder(tmp_path / "encoder.pt")(data.images(range(20))).numpy()
-    found = run_encoder(identify(path), data, batch_size=8).codes
+    found = run_encoder(identify(path), data, Limits(batch_size=8)).codes
     assert np.abs(found - expected).max() < 1e-4
     assert np.abs(expected - expected.mean(0)).max() > 1e-3  # or anything would agree
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from threedident.cli import main
-from threedident.evaluate.metrics import _r2 as metrics
+from threedident.evaluate import metrics
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HEAVY = ("bpy", "faiss", "h5py", "matplotlib", "numba", "numpy", "PIL", "requests")

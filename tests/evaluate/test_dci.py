@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import mutual_info_score, roc_auc_score
 
 from threedident.errors import UsageError
-from threedident.evaluate.metrics._dci import (
+from threedident.evaluate.metrics import (
     completeness,
     dci,
     disentangled,

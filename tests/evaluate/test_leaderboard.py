@@ -32,18 +32,21 @@ from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
 from threedident.evaluate.evaluation import evaluate, write
 from threedident.evaluate.leaderboard import reverify as recheck_module
-from threedident.evaluate.leaderboard.entries import add, as_toml, find_runs, read_board, read_run
+from threedident.evaluate.leaderboard.add import add, as_toml
+from threedident.evaluate.leaderboard.entries import find_runs, read_board, read_run
 from threedident.evaluate.leaderboard.page import index, write_site
 from threedident.evaluate.leaderboard.published_scores import TABLE_4
 from threedident.evaluate.leaderboard.ranking import average, make_rows, remarks
 from threedident.evaluate.leaderboard.reverify import (
-    Encoder,
+    EncoderChoice,
     check_fresh_seed,
     recheck,
     render_fresh,
 )
-from threedident.evaluate.scores_file import check_scores, read_scores
-from threedident.evaluate.submissions.manifest import NAME as BESIDE
+from threedident.evaluate.metric_report import MetricReport
+from threedident.evaluate.scores_file import ScoresFile
+from threedident.evaluate.scores_schema import check_scores
+from threedident.evaluate.submissions.manifest import MANIFEST_FILE as BESIDE
 from threedident.latents import sample_raw_latents
 from threedident.render.direct import engine as direct
 
@@ -168,7 +171,7 @@ def test_the_authors_of_the_template_are_no_authors(tmp_path):
     scores = changed(make_scores(), "submission.manifest.authors", old["authors"])
     (run.folder / "scores.json").write_text(json.dumps(scores))
     (run.folder / "manifest.toml").write_text(as_toml(scores["submission"]["manifest"]))
-    assert read_board(tmp_path / "board")[0].manifest["authors"] == old["authors"]
+    assert read_board(tmp_path / "board")[0].manifest.authors == tuple(old["authors"])
 
 
 def two_files(folder):
@@ -370,9 +373,9 @@ def test_files_that_are_no_scores(tmp_path, content, message):
     path = tmp_path / "scores.json"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=message):
-        read_scores(path)
+        ScoresFile.read(path)
     with pytest.raises(UsageError, match="cannot read"):
-        read_scores(tmp_path / "missing.json")
+        ScoresFile.read(tmp_path / "missing.json")
 
 
 def test_a_report_with_a_script_is_refused(tmp_path):
@@ -655,7 +658,7 @@ def test_the_table_as_data_and_before_any_entry(filled):
 def test_data_are_named_as_in_the_report(filled):
     """By the first digits of the fingerprint, which stands in both."""
     run = find_runs("normal", filled)[0]
-    fingerprint = run.scores["data"]["fingerprint"]
+    fingerprint = run.scores.data.fingerprint
     row = by_name(make_rows(read_board(filled)))["Exact normal pairs"]
     assert row.data_key.split("-")[0] == fingerprint[:8]
     assert fingerprint in Structure((run.folder / "report.html").read_text("utf-8")).text
@@ -787,25 +790,25 @@ def test_scores_that_were_changed_do_not_hold(scored, tmp_path):
 def test_another_submission_or_another_test_set(scored, small_dataset, tmp_path):
     run = find_runs("honest", scored / "board")[0]
     with pytest.raises(UsageError, match=r"is not the test set that .* its fingerprint is"):
-        recheck(run, small_dataset, Encoder())
-    found = recheck(run, scored / "test", Encoder(str(scored / "cheat" / "encoder.onnx")))
+        recheck(run, small_dataset, EncoderChoice())
+    found = recheck(run, scored / "test", EncoderChoice(str(scored / "cheat" / "encoder.onnx")))
     assert any(fault.startswith("the submission's sha256 is") for fault in found.faults)
     folder = tmp_path / "honest" / "0"
     shutil.copytree(run.folder, folder)
     (folder / "encoder.onnx").write_bytes(b"something else")
     with pytest.raises(UsageError, match=r"encoder.onnx is not what was scored"):
-        recheck(read_run(folder), scored / "test", Encoder())
+        recheck(read_run(folder), scored / "test", EncoderChoice())
     note = json.loads((folder / "submission.json").read_text())
     (folder / "submission.json").write_text(json.dumps({**note, "file": None, "link": LINK}))
     with pytest.raises(UsageError, match=f"get it from {LINK}, and give it with --submission"):
-        recheck(read_run(folder), scored / "test", Encoder())
+        recheck(read_run(folder), scored / "test", EncoderChoice())
 
 
 def test_python_needs_trust(scored, tmp_path):
     run = find_runs("honest", scored / "board")[0]
     (tmp_path / "theirs.py").write_text("raise SystemExit('it ran')\n")
     with pytest.raises(UsageError, match="Add --trust if you know who made it"):
-        recheck(run, scored / "test", Encoder("theirs:factory"))
+        recheck(run, scored / "test", EncoderChoice("theirs:factory"))
 
 
 def test_on_fresh_images_an_honest_entry_holds_and_a_cheat_does_not(scored, tmp_path):
@@ -830,7 +833,7 @@ def test_a_preset_that_was_changed_is_known_by_its_fingerprint(scored, tmp_path)
     shutil.copytree(scored / "honest", tmp_path / "cube")
     write(evaluate(tmp_path / "cube" / "encoder.onnx", data, bootstrap=0), tmp_path / "out")
     run, _ = add(tmp_path / "out" / "scores.json", tmp_path / "board", link=LINK)
-    assert run.scores["data"]["preset"] == "3dident"  # the name alone would mislead
+    assert run.scores.data.preset == "3dident"  # the name alone would mislead
     with pytest.raises(UsageError, match="--data TEST, that test set, says what did"):
         render_fresh(run, 99, tmp_path / "fresh", count=8, workers=1)
     assert not (tmp_path / "fresh").exists()
@@ -849,8 +852,8 @@ def test_seeds_that_an_entry_knows_are_refused(scored):
 
 
 def test_scores_without_intervals_hold_within_the_fresh_ones():
-    score = {"value": 0.9, "interval": [0.88, 0.92]}
-    bare = {"value": 0.93, "interval": None}
+    score = MetricReport.from_dict({"value": 0.9, "interval": [0.88, 0.92]})
+    bare = MetricReport.from_dict({"value": 0.93, "interval": None})
     assert recheck_module._lower(bare, score) == pytest.approx(0.91)
     assert recheck_module._upper(score) == 0.92
     assert recheck_module._lower(score, bare) == 0.88

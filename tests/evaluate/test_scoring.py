@@ -15,10 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threedident.errors import UsageError
-from threedident.evaluate.assumptions import CODES, check_assumptions
-from threedident.evaluate.metrics import block_r2, linear_r2, mcc, nonlinear_r2
+from threedident.evaluate.assumptions import WARNING_CODES, check_assumptions
+from threedident.evaluate.metrics import (
+    block_r2,
+    dci,
+    explicitness,
+    linear_r2,
+    mcc,
+    mig,
+    modularity,
+    nonlinear_r2,
+    sap,
+)
 from threedident.evaluate.metrics._bootstrap import bootstrap, draw_counts, interval
-from threedident.evaluate.metrics._dci import dci, explicitness, mig, modularity, sap
 from threedident.evaluate.scoring import METRICS, score
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
@@ -69,7 +78,7 @@ def data(samples=120):
 def test_a_draw_of_every_row_once_is_the_score_itself(name):
     z, codes = data()
     measured = MEASURES[name](z, codes)
-    drawn = measured.replicate(np.ones((2, 120)))
+    drawn = measured.resample.replicate(np.ones((2, 120)))
     assert np.allclose(drawn.value, measured.value, rtol=0, atol=1e-7)
     if measured.per_factor is not None:
         assert np.allclose(drawn.per_factor, measured.per_factor[None], rtol=0, atol=1e-7)
@@ -81,8 +90,8 @@ def test_a_draw_of_every_row_once_is_the_score_itself(name):
 def test_a_draw_is_the_score_of_the_rows_drawn(name):
     z, codes = data()
     measured = MEASURES[name](z, codes)
-    counts = np.concatenate(list(draw_counts(measured.folds, 3, 0)))
-    for row, value in zip(counts, measured.replicate(counts).value, strict=True):
+    counts = np.concatenate(list(draw_counts(measured.resample.folds, 3, 0)))
+    for row, value in zip(counts, measured.resample.replicate(counts).value, strict=True):
         rows = np.repeat(np.arange(120), row.astype(int))
         assert MEASURES[name](z[rows], codes[rows]).value == pytest.approx(value, abs=1e-8)
 
@@ -331,8 +340,8 @@ def test_assumptions_that_do_not_hold(z, codes, code, message):
     messages = {warning.code: warning.message for warning in found.warnings}
     assert code in messages
     assert re.search(message, messages[code]), messages[code]
-    assert set(messages) <= set(CODES)
-    assert found.as_dict()["warnings"][0]["code"] in CODES
+    assert set(messages) <= set(WARNING_CODES)
+    assert found.as_dict()["warnings"][0]["code"] in WARNING_CODES
 
 
 def test_factors_can_be_dependent_without_any_pair_of_them():
@@ -384,9 +393,11 @@ def test_a_score_is_a_number_with_a_short_name():
     z = uniform(1000, 10)
     found = linear_r2(z, z)
     assert float(found) == found.value == pytest.approx(1)
-    assert repr(found) == "Measured(1; per_factor, parts['folds'], parts['rank'])"
+    assert repr(found) == "MetricResult(1; per_factor, parts['folds'], parts['rank'])"
     assert len(repr(dci(z[:200], z[:200]))) < 300
-    assert repr(found.plain()).startswith("Score(1; ")
+    assert found.resample is not None
+    assert found.alone().resample is None
+    assert repr(found.alone()) == repr(found)
 
 
 def test_more_codes_than_rows_depend_on_their_scales():

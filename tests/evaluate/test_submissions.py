@@ -43,10 +43,11 @@ from threedident.encoders import (
 from threedident.errors import DatasetError, ManifestWarning, UsageError
 from threedident.evaluate import evaluation as run
 from threedident.evaluate.inputs import check_inputs, default_out
-from threedident.evaluate.leaderboard.entries import as_toml
+from threedident.evaluate.leaderboard.add import as_toml
 from threedident.evaluate.reference_encoders import run_reference
-from threedident.evaluate.runner.process import run_encoder
-from threedident.evaluate.scores_file import check_scores, read_scores
+from threedident.evaluate.runner.process import Limits, run_encoder
+from threedident.evaluate.scores_file import ScoresFile
+from threedident.evaluate.scores_schema import check_scores
 from threedident.evaluate.scoring import METRICS
 from threedident.evaluate.submissions import manifest as manifests
 from threedident.evaluate.submissions.embeddings import read_embeddings
@@ -98,8 +99,8 @@ def running(mark: str) -> list[int]:
 
 
 def codes_of(submission, data, **limits):
-    limits = {"time_limit": 60, "memory_limit": 6, "batch_size": 16, **limits}
-    return run_encoder(submission, data, **limits).codes
+    limits = Limits(**{"time": 60, "memory": 6, "batch_size": 16, **limits})
+    return run_encoder(submission, data, limits).codes
 
 
 def refusal(path, data, trust=False, **limits) -> str:
@@ -608,7 +609,7 @@ def test_onnx_that_never_returns(tmp_path, data):
     nodes = [*mean_nodes("means"), loop([step], ["z_hat"], "y")]
     path = save_onnx(tmp_path / "a.onnx", nodes, initializers=[AXES, *ENDLESS])
     start = time.monotonic()
-    said = refusal(path, data, time_limit=5)
+    said = refusal(path, data, time=5)
     assert "was stopped after 5 s, with 0 of 40 images done: --time-limit gives it more" in said
     assert time.monotonic() - start < 15
 
@@ -625,14 +626,14 @@ def test_onnx_that_takes_all_memory(tmp_path, data):
     large = weight("many", np.array([1 << 17, 1 << 17]))
     one = weight("one", np.ones((1, 1), np.float32))
     save_onnx(path, nodes, initializers=[AXES, large, one])
-    said = refusal(path, data, memory_limit=2)
+    said = refusal(path, data, memory=2)
     assert "more than the 2 GB of memory" in said
     assert "in use" not in said  # the system refused it, before it was used
     # ... and little by little.
     step = helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
     nodes = [*mean_nodes("means"), loop([step], ["z_hat"], "y")]
     save_onnx(path, nodes, initializers=[AXES, *ENDLESS])
-    assert "more than the 2 GB of memory" in refusal(path, data, memory_limit=2)
+    assert "more than the 2 GB of memory" in refusal(path, data, memory=2)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", bytes(1000), b"\x08\x09" * 1000])
@@ -832,13 +833,13 @@ LIGHT_TORCH = """
 @pytest.mark.parametrize(
     ("name", "said", "limits"),
     [
-        ("sleeps", "mine:sleeps was stopped after 5 s", {"time_limit": 5}),
+        ("sleeps", "mine:sleeps was stopped after 5 s", {"time": 5}),
         ("exits", "ended with exit code 7, with 0 of 40 images done", {}),
         ("crashes", "was ended by SIGSEGV", {}),
         ("raises", "mine:raises failed, with 0 of 40 images done: RuntimeError: no luck", {}),
         ("leaves", "SystemExit: gone", {}),
         ("allocates", "needs more than the 6 GB of memory it may use", {}),
-        ("shares", "needs more than the 1.5 GB of memory it may use", {"memory_limit": 1.5}),
+        ("shares", "needs more than the 1.5 GB of memory it may use", {"memory": 1.5}),
         ("lies", "sent what makes no sense", {}),
         ("many", "gave 5000 codes for an image, expected 1 to 4096", {}),
         ("nothing", "has no function 'nothing'", {}),
@@ -863,9 +864,9 @@ def test_the_walls(tmp_path):
     (tmp_path / "secret").write_text("x")
     code = f"""
         import dataclasses, json, os
-        from threedident.evaluate import sandbox
-        limits = sandbox.Limits(10**9, 10, ({str(tmp_path / "inside")!r},), ("scratch",))
-        found = dataclasses.asdict(sandbox.enter(limits))
+        from threedident.evaluate.runner import sandbox
+        allowance = sandbox.Allowance(10**9, 10, ({str(tmp_path / "inside")!r},), ("scratch",))
+        found = dataclasses.asdict(sandbox.enter(allowance))
         def attempt(what):
             try:
                 what()
@@ -1225,6 +1226,8 @@ def test_the_same_inputs_give_the_same_scores(tmp_path, root):
 
 
 def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset):
+    from threedident.evaluate.test_set import TestSet
+
     encoder = ImageEncoder([0.5] * 3, [0.2] * 3, ResNetEncoder(10), SphereOutput())
     save_encoder(tmp_path / "encoder.pt", encoder)
     words = ("--data", small_dataset, "--bootstrap", 100, "--metrics", "mcc", "--factors", "hue")
@@ -1245,13 +1248,13 @@ def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset
     assert any("hue is not wrapped" in reason for reason in scores["data"]["not_injective"])
     assert scores["submission"]["sha256"] == file_digest(tmp_path / "encoder.pt")
     assert list(scores["scores"]) == ["mcc"]
-    published = run.describe_data(ThreeDIdent(tmp_path / "published"))
-    assert published["preset"] == "3dident"
+    published = TestSet.open(tmp_path / "published").record()
+    assert published.preset == "3dident"
     (tmp_path / "published/3dident.json").unlink()  # the released dataset says less
-    published = run.describe_data(ThreeDIdent(tmp_path / "published"))
-    assert published["preset"] is None
-    assert len(published["fingerprint"]) == 64
-    assert run.describe_data(ThreeDIdent(tmp_path / "published"))["images"] == 12
+    published = TestSet.open(tmp_path / "published").record()
+    assert published.preset is None
+    assert len(published.fingerprint) == 64
+    assert TestSet.open(tmp_path / "published").record().images == 12
 
 
 def test_what_the_command_refuses(cli, tmp_path, root):
@@ -1497,7 +1500,7 @@ def test_scores_on_fewer_images_or_fitted_on_others_are_not_overwritten(tmp_path
 
     for _ in range(2):
         write(few, train)
-    scores = read_scores(out / "scores.json")
+    scores = ScoresFile.read(out / "scores.json").as_dict()
     fingerprint = open_dataset(train).manifest.fingerprint
     assert scores["submission"]["fitted_on"] == {"fingerprint": fingerprint, "images": COUNT}
     extended = r"on 40 images of this test set, which has 60 now: choose another --out, or add"
@@ -1512,7 +1515,7 @@ def test_scores_on_fewer_images_or_fitted_on_others_are_not_overwritten(tmp_path
     # Scores of earlier versions name no such images; those fitted on the test set are known.
     del scores["submission"]["fitted_on"]
     (out / "scores.json").write_text(json.dumps(scores))
-    read_scores(out / "scores.json")
+    ScoresFile.read(out / "scores.json")
     with pytest.raises(UsageError, match="fitted on images that they do not name"):
         write(few, train)
     scores["submission"]["about"] = "3 principal components, fitted on the first half of the test"

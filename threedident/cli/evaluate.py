@@ -139,14 +139,8 @@ def evaluate(
       3dident evaluate encoder.onnx --data data/3dident-test
       3dident evaluate reference:pca --data data/3dident-test --train data/3dident
     """
-    from threedident.evaluate.inputs import (
-        DEFAULT_DATA,
-        EMBEDDINGS,
-        REPORT,
-        SCORES,
-        check_inputs,
-        default_out,
-    )
+    from threedident.evaluate.inputs import DEFAULT_DATA, check_inputs, default_out
+    from threedident.evaluate.scores_file import EMBEDDINGS, REPORT, SCORES
     from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
     from threedident.evaluate.submissions.submission import identify
 

@@ -50,7 +50,7 @@ def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: st
     Example:
       3dident leaderboard add scores/mine/scores.json --submission mine.onnx
     """
-    from threedident.evaluate.leaderboard.entries import add
+    from threedident.evaluate.leaderboard.add import add
 
     run, new = add(scores, board, submission=submission, link=link)
     click.echo(f"{'added' if new else 'there already:'} {run.folder}")
@@ -154,7 +154,7 @@ def leaderboard_check(
 
     from threedident.evaluate.leaderboard.entries import find_runs
     from threedident.evaluate.leaderboard.reverify import (
-        Encoder,
+        EncoderChoice,
         check_encoder,
         check_fresh_seed,
         recheck,
@@ -168,7 +168,7 @@ def leaderboard_check(
             "--fresh SEED"
         )
     runs = find_runs(entry, board)
-    encoder = Encoder(submission, checkpoint, train, trust)
+    encoder = EncoderChoice(submission, checkpoint, train, trust)
     for run in runs:
         if fresh is not None:
             check_fresh_seed(run, fresh)

@@ -144,7 +144,7 @@ def _place_of_test_images(out: Path) -> str:
 
 def _factor_table(result: dict[str, Any]) -> list[str]:
     """The final R2 and MCC of every factor, a line each."""
-    from threedident.evaluate.evaluation import factor_table
+    from threedident.evaluate.text_tables import factor_table
 
     found = result.get("per_factor") or {}
     columns = {"R2": found.get("linear_r2") or (), "MCC": found.get("mcc") or ()}
