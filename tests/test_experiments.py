@@ -14,7 +14,7 @@ from threedident.baselines.experiment import (
     parse_setting,
 )
 from threedident.baselines.published import PUBLISHED, TABLE_1, TABLE_2, TABLE_4
-from threedident.baselines.studies import SCALES, STUDIES
+from threedident.baselines.studies import SCALES, STUDIES, changes_of
 from threedident.distributions import Laplace, Normal, ProjectedNormal, VonMisesFisher
 from threedident.errors import UsageError
 from threedident.evaluate import published_scores
@@ -199,13 +199,33 @@ def test_settings_of_the_command_line() -> None:
 def test_every_row_fits_every_scale(scale: str) -> None:
     for study in STUDIES.values():
         for row in study.rows:
-            changes = SCALES[scale].changes.get(study.kind, {})
+            changes = changes_of(SCALES[scale], study, row)
             made: Experiment = row.published_experiment().changed(changes)
             assert made.name == row.name
             assert (made.data.observations == "images") == (study.kind == "images")
             assert bool(row.data) == (study.kind == "images")
             if row.data.startswith("pairs-"):
                 assert made.data.pairs == "rendered"
+
+
+def test_a_scale_changes_rows_by_globs_and_the_last_that_fits_decides() -> None:
+    def changed(study: str, row: str) -> Experiment:
+        chosen = STUDIES[study].row(row)
+        changes = changes_of(SCALES["cpu"], STUDIES[study], chosen)
+        return chosen.published_experiment().changed(changes)
+
+    stubborn = changed("table1", "table1-sphere-uniform-vmf1-vmf")
+    other = changed("table1", "table1-sphere-uniform-vmf10-vmf")
+    assert stubborn.training.batch_size > other.training.batch_size == 6144
+    laplace, normal = (changed("table2", f"table2-laplace-box-{q}") for q in ("laplace", "normal"))
+    assert (laplace.loss.p, laplace.loss.start_p, normal.loss.start_p) == (1, 2, None)
+    assert 0 < laplace.loss.start_steps < laplace.training.steps
+    assert laplace.encoder.size == normal.encoder.size == 5
+    # The targets of a supervised box lie in [0, 1]: no other start suits them better.
+    assert changed("table2", "table2-supervised-box").encoder.size == 1
+    assert changed("table4", "table4-box").encoder.size == 4
+    assert changed("table4", "table4-unbounded").encoder.size == 1
+    assert changes_of(SCALES["paper"], STUDIES["table1"], STUDIES["table1"].rows[0]) == {}
 
 
 def test_the_list_of_presets_is_grouped_by_table_and_says_what_each_needs(cli: Any) -> None:
