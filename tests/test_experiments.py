@@ -163,12 +163,33 @@ def test_fields_are_overridden_by_name() -> None:
         ({"data.conditional": {"name": "cauchy"}}, "unknown distribution 'cauchy'"),
         ({"data.conditional": None}, "need data.conditional"),
         ({"data.space": {"name": "unbounded", "n": 10}}, "unbounded"),
+        ({"encoder.width": 32}, "encoder.body = 'mlp' has none"),
+        ({"data.match": "resample"}, "set data.latents"),
+        ({"data.latents": 6143}, "does not fit data.latents = 6143"),
+        ({"data.latents": -1}, "does not fit data.latents = -1"),
+        (
+            {"data.latents": 10_000, "data.space": {"name": "sphere", "n": 10, "r": 1.0}},
+            "uniform in a box",
+        ),
+        ({"data.latents": 10_000, "loss.kind": "mse"}, "leave it out of supervised"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, object], said: str) -> None:
     experiment = load_experiment("table1-box-uniform-normal-normal")
     with pytest.raises(UsageError, match=said.replace("(", r"\(")):
         experiment.changed(change)
+
+
+def test_fields_of_vectors_and_of_images_are_kept_apart() -> None:
+    images = load_experiment("table4-box")
+    assert images.changed({"encoder.width": 32}).encoder.width == 32
+    for change, said in (
+        ({"data.latents": 100_000}, "images bring their own latents"),
+        ({"encoder.width": 0}, "from 1 to 512"),
+        ({"encoder.width": 4096}, "from 1 to 512"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            images.changed(change)
 
 
 def test_unknown_presets_and_files_are_errors(tmp_path: Path) -> None:
