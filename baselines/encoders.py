@@ -104,7 +104,7 @@ def _resnet(arch: str, outputs: int, width: int) -> nn.Module:
         body: nn.Module = getattr(models, arch)(weights=None, num_classes=outputs)
         return body
 
-    class Scaled(models.ResNet):
+    class Scaled(models.ResNet):  # type: ignore[misc]
         def _make_layer(self, block: Any, planes: int, *rest: Any, **options: Any) -> Any:
             if planes == PUBLISHED_WIDTH:  # the first one: its input is as wide as the stem
                 self.inplanes = width

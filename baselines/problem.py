@@ -240,7 +240,7 @@ def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) ->
         seed=training.seed if data.mixing_seed is None else data.mixing_seed,
         device=device,
     )
-    about = {
+    about: dict[str, Any] = {
         "observations": "synthetic",
         "condition_numbers": [round(c, 4) for c in mixing.condition_numbers],
     }

@@ -350,12 +350,12 @@ def _of_synthetic_matching() -> tuple[Row, ...]:
     rows = []
     for pairs, space in (("laplace", "unbounded"), ("laplace", "box"), ("normal", "unbounded")):
         ways: list[tuple[str, int | None, dict[str, Any]]] = [("exact", None, {})]
-        for latents, width in _MATCHED_WIDTHS[pairs].items():
-            ways.append(("nearest", latents, {"data.latents": latents}))
-            if latents <= _MOST_RESAMPLED:
-                changes = {"data.latents": latents, "data.match": "resample"}
-                ways.append(("resampled", latents, changes))
-            ways.append(("exact-wide", latents, {_WIDTHS[pairs]: width}))
+        for count, width in _MATCHED_WIDTHS[pairs].items():
+            ways.append(("nearest", count, {"data.latents": count}))
+            if count <= _MOST_RESAMPLED:
+                changes = {"data.latents": count, "data.match": "resample"}
+                ways.append(("resampled", count, changes))
+            ways.append(("exact-wide", count, {_WIDTHS[pairs]: width}))
         for way, latents, changes in ways:
             name, title = f"matching-synthetic-{way}-{pairs}-{space}", _WAYS_SHOWN[way]
             if way == "exact-wide":
