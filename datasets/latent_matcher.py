@@ -79,6 +79,7 @@ class LatentMatcher:
         ef_search: int = 16,
         path: str | Path | None = None,
         device: torch.device | str = "cpu",
+        repeatable: bool = False,
     ) -> None:
         """Builds the index, or maps a saved one into memory.
 
@@ -92,6 +93,8 @@ class LatentMatcher:
             path: where the index is kept between runs; None keeps none. An index of other
                 latents there is built anew, with a note.
             device: where resampling computes weights.
+            repeatable: whether the index is built by a single thread, so that it finds the same
+                neighbours whenever it is built; several are quicker.
 
         Raises:
             UsageError: an argument does not fit.
@@ -115,6 +118,7 @@ class LatentMatcher:
         self._nprobe, self._ef_search = nprobe, ef_search
         self._path = None if path is None else Path(path)
         self._device = torch.device(device)
+        self._repeatable = repeatable
         self._index: Any = None
         self._points: torch.Tensor | None = None
         if match == "nearest":
@@ -172,6 +176,29 @@ class LatentMatcher:
             # Equal distances can come in either order.
             j[same] = np.where(second[:, 0] == i[same], second[:, 1], second[:, 0])
         return i, j
+
+    def pairs(
+        self, process: PairProcess, count: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pairs of a process among the rendered latents, in the way of `match`.
+
+        Args:
+            process: of the pairs.
+            count: how many.
+            generator: of random numbers, on the CPU.
+
+        Returns:
+            Image numbers (count,) int64 each.
+
+        Raises:
+            UsageError: the latents cannot be resampled by the process.
+        """
+        if self.match == "resample":
+            anchors = self.anchors(process, count, generator)
+            return anchors, self.resample(anchors, process, generator).partners
+        z, z_tilde = process.sample(count, generator=generator)
+        i, j = self.nearest_pairs(z.numpy(), z_tilde.numpy())
+        return torch.from_numpy(i), torch.from_numpy(j)
 
     def anchors(
         self, process: PairProcess, count: int, generator: torch.Generator | None = None
@@ -324,7 +351,10 @@ class LatentMatcher:
         return self._index
 
     def _build(self) -> Any:
+        threads = faiss.omp_get_max_threads()
         try:
+            if self._repeatable:
+                faiss.omp_set_num_threads(1)
             index = faiss.index_factory(self.latents.shape[1], self.factory)
             index.train(self.latents)
             index.add(self.latents)
@@ -337,6 +367,9 @@ class LatentMatcher:
                 f"({reason}): expected auto, exact, ivf, hnsw, or a factory string of FAISS, such "
                 "as IVF64,Flat"
             ) from error
+        finally:
+            if self._repeatable:
+                faiss.omp_set_num_threads(threads)
         if self._path is not None and self.factory != "Flat":
             try:
                 with replacing(self._path) as temporary:

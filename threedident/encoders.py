@@ -28,6 +28,8 @@ except ImportError as error:
 FORMAT = "3dident-encoder"
 FORMAT_VERSION = 1
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50")
+#: Channels of the first layer of a published ResNet.
+PUBLISHED_WIDTH = 64
 
 _SLOPE = 0.01  # of LeakyReLU below 0
 _WIDTHS = (10, 50, 50, 50, 50, 10)  # of the MLP's hidden layers, in units of n
@@ -52,25 +54,27 @@ class ResNetEncoder(Part):
     Args:
         codes: m.
         arch: resnet18, resnet34 or resnet50.
+        width: the channels of the first layer, 64 as published; all other layers follow it.
 
     Raises:
-        UsageError: an unknown architecture.
+        UsageError: an unknown architecture, or a width that does not fit.
         MissingExtraError: torchvision is not installed.
     """
 
-    def __init__(self, codes: int = 10, arch: str = "resnet18") -> None:
+    def __init__(
+        self, codes: int = 10, arch: str = "resnet18", width: int = PUBLISHED_WIDTH
+    ) -> None:
         super().__init__()
-        try:
-            from torchvision import models
-        except ImportError as error:
-            raise MissingExtraError("torchvision", "train", "building a ResNet") from error
         if arch not in ARCHITECTURES:
             raise UsageError(
                 f"unknown architecture {arch!r}: expected one of {', '.join(ARCHITECTURES)}"
             )
         _check_size("codes", codes)
+        _check_size("width", width)
         self.spec = {"kind": "resnet", "codes": codes, "arch": arch}
-        body = getattr(models, arch)(weights=None, num_classes=10 * codes)
+        if width != PUBLISHED_WIDTH:  # files of the published one stay as they were
+            self.spec["width"] = width
+        body = _resnet(arch, 10 * codes, width)
         for module in body.modules():
             if type(module) is nn.Conv2d and module.kernel_size == (3, 3):
                 module.__class__ = _Conv3x3  # without a bias or groups, in these architectures
@@ -84,6 +88,37 @@ class ResNetEncoder(Part):
         """Codes (B, m) of normalised images (B, 3, H, W)."""
         codes: torch.Tensor = self.layers(images)
         return codes
+
+
+def _resnet(arch: str, outputs: int, width: int) -> nn.Module:
+    """A torchvision ResNet with all channels scaled by width / 64.
+
+    Raises:
+        MissingExtraError: torchvision is not installed.
+    """
+    try:
+        from torchvision import models
+        from torchvision.models.resnet import BasicBlock, Bottleneck
+    except ImportError as error:
+        raise MissingExtraError("torchvision", "train", "building a ResNet") from error
+    if width == PUBLISHED_WIDTH:
+        body: nn.Module = getattr(models, arch)(weights=None, num_classes=outputs)
+        return body
+
+    class Scaled(models.ResNet):  # type: ignore[misc]
+        def _make_layer(self, block: Any, planes: int, *rest: Any, **options: Any) -> Any:
+            if planes == PUBLISHED_WIDTH:  # the first one: its input is as wide as the stem
+                self.inplanes = width
+            return super()._make_layer(block, planes // PUBLISHED_WIDTH * width, *rest, **options)
+
+    blocks = [2, 2, 2, 2] if arch == "resnet18" else [3, 4, 6, 3]
+    block = Bottleneck if arch == "resnet50" else BasicBlock
+    scaled = Scaled(block, blocks, num_classes=outputs)
+    scaled.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+    nn.init.kaiming_normal_(scaled.conv1.weight, mode="fan_out", nonlinearity="relu")
+    scaled.bn1 = nn.BatchNorm2d(width)
+    scaled.fc = nn.Linear(8 * width * block.expansion, outputs)
+    return scaled
 
 
 class _Conv3x3(nn.Conv2d):
@@ -285,6 +320,8 @@ _FIELDS: dict[str, dict[str, type]] = {
     "vector": {"encoder": dict, "output": dict},
     "image": {"mean": list, "std": list, "encoder": dict, "output": dict},
 }
+#: Those that can be left out.
+_OPTIONAL: dict[str, dict[str, type]] = {"resnet": {"width": int}}
 _SIMPLE: dict[str, type[Part]] = {
     "resnet": ResNetEncoder,
     "mlp": MLPEncoder,
@@ -329,8 +366,10 @@ def _parse(spec: Any, kinds: Sequence[str]) -> dict[str, Any]:
             f"{spec!r:.100}"
         )
     expected = _FIELDS[kind]
-    if set(spec) != {"kind", *expected}:
+    optional = _OPTIONAL.get(kind, {})
+    if set(spec) - {*optional} != {"kind", *expected}:
         raise UsageError(f"{kind} is described by {', '.join(expected)}, found {', '.join(spec)}")
+    expected = {**expected, **{key: optional[key] for key in optional if key in spec}}
     for key, needed in expected.items():
         if type(spec[key]) is not needed:
             raise UsageError(f"{kind}: {key} must be {needed.__name__}, found {spec[key]!r:.100}")

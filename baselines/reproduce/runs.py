@@ -23,6 +23,7 @@ from threedident.baselines.reproduce.studies import (
     Row,
     Scale,
     Study,
+    changes_of,
     find_scale,
     find_study,
 )
@@ -198,11 +199,7 @@ def _experiment(
 ) -> Experiment:
     """What a run trains."""
     full = row.published_experiment()
-    every = {
-        **cut.changes.get(study.kind, {}),
-        **cut.changes.get(f"{study.kind}-{full.encoder.output}", {}),
-        **changes,
-    }
+    every = {**changes_of(cut, study, row), **changes}
     if row.start:
         every["start"] = str(run_folder(out, row.start, seed).absolute())
     return full.changed({**every, "training.seed": seed})

@@ -272,7 +272,7 @@ def make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Vec
         case _:
             output = UnboundedOutput()
     if problem.normalization is not None:
-        return ImageEncoder(*problem.normalization, ResNetEncoder(n, spec.body), output)
+        return ImageEncoder(*problem.normalization, ResNetEncoder(n, spec.body, spec.width), output)
     if not spec.whiten:
         return VectorEncoder(MLPEncoder(n), output)
     body = WhitenedMLP(n)
@@ -364,6 +364,7 @@ class _Run:
         self.factor = 1.0  # of the learning rates, in the last step
         self.at_latents: AtLatents | None = None
         self.scores: dict[str, float] = {}
+        self.per_factor: list[float | None] = []  # R2, of the last scores
         self.warnings: list[str] = []  # about the final scores
         if state is not None:
             try:
@@ -566,12 +567,18 @@ class _Run:
         return torch.cat(codes)
 
     def score(self) -> dict[str, float]:
-        """R2 and MCC on fresh samples, and how isometric the codes are."""
+        """R2 and MCC on fresh samples, and how isometric the codes are.
+
+        R2 of each factor is left in `per_factor`.
+        """
         z, x = self.problem.fresh(self.experiment.training.score_samples)
         z, codes = z.cpu(), self.encode(x)
         folds: Any = "single" if self.images else "in-sample"
+        r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds)
+        assert r2.per_factor is not None
+        self.per_factor = [v if math.isfinite(v) else None for v in r2.per_factor.tolist()]
         return {
-            "linear_r2": linear_r2(z.numpy(), codes.numpy(), folds=folds).value,
+            "linear_r2": r2.value,
             "mcc": mcc(z.numpy(), codes.numpy()).value,
             "isometry": isometry(codes, z),
             "scale": learned_scale(codes, z),
@@ -596,19 +603,36 @@ class _Run:
         if self.supervised:
             self.at_latents = AtLatents(0.0)
             return
-        # What the devices see together is one batch.
+        batches = [latents for latents, _ in self.first_batches()]
+        found = loss_at_latents(self.experiment, self.objective, batches)
+        self.at_latents = found if math.isfinite(found.loss) else None
+
+    def first_batches(self) -> Iterator[Views]:
+        """The first batches, one after the other, each with what all devices see of it."""
         world, source = self.fabric.world_size, self.problem.source
         count = min(_MOST_BATCHES, max(1, _AT_LATENTS // (self.local * world)))
         if source.batches is not None:
             count = max(1, min(count, source.batches // world))
-        batches = []
+
+        def together(views: Any) -> Any:
+            return tuple(torch.cat(parts).to(self.fabric.device) for parts in views)
+
         for first in range(0, count * world, world):
-            parts = [source.batch(0, first + k)[0] for k in range(world)]
-            batches.append(
-                [torch.cat(views).to(self.fabric.device) for views in zip(*parts, strict=True)]
-            )
-        found = loss_at_latents(self.experiment, self.objective, batches)
-        self.at_latents = found if math.isfinite(found.loss) else None
+            parts = [source.batch(0, first + k) for k in range(world)]
+            latents, observations = (zip(*views, strict=True) for views in zip(*parts, strict=True))
+            yield together(latents), together(observations)
+
+    @torch.no_grad()
+    def final_loss(self) -> float | None:
+        """The loss of the encoder, in evaluation mode, where that at the latents was taken."""
+        if self.at_latents is None or self.supervised:
+            return None
+        self.objective.starting = False
+        losses = []
+        for latents, observations in self.first_batches():
+            codes = [self.encode(view).to(self.fabric.device) for view in observations]
+            losses.append(float(self.objective(codes, latents)))
+        return float(np.mean(losses))
 
     def final_scores(self) -> tuple[dict[str, float], dict[str, list[float]]]:
         """The scores of the end.
@@ -800,7 +824,9 @@ def _run(
                     run.scores = run.score()
                 if scored or run.step % training.log_every == 0 or run.step == 1:
                     row = run.row(loss, codes, views)
-                    records.write(run.step, {**row, **(run.scores if scored else {})})
+                    if scored:
+                        row |= {**run.scores, "linear_r2_per_factor": run.per_factor}
+                    records.write(run.step, row)
                 if progress is not None:
                     progress.advance(1, _status(loss, run.scores))
                 if last or stopping or run.step % training.checkpoint_every == 0:
@@ -830,6 +856,7 @@ def _finish(run: _Run, quiet: bool) -> None:
     """Writes the encoder and the result."""
     experiment, out = run.experiment, run.out
     scores, per_factor = run.final_scores()
+    loss = run.final_loss()
     for message in () if quiet else run.warnings:
         Progress.print(f"warning: {message}")
     learned = run.objective.learned()
@@ -860,6 +887,7 @@ def _finish(run: _Run, quiet: bool) -> None:
                 "scale": theory_scale(experiment, run.problem.processes),
                 **theory_learned(experiment),
             },
+            "loss": loss if loss is None or math.isfinite(loss) else None,
             "at_latents": None if at is None else dict(vars(at)),
             "steps": run.step,
             "seconds": run.seconds,

@@ -16,7 +16,10 @@ METRICS = "metrics.csv"
 COLUMNS = (
     *("step", "seconds", "loss", "excess", "linear_r2", "mcc", "isometry"),
     *("scale", "share_self", "share_positive", "share_negatives", "tau", "Lambda", "S", "lr"),
+    "linear_r2_per_factor",
 )
+#: Of runs that were begun before factors had a column.
+_COLUMNS_BEFORE = COLUMNS[:-1]
 
 
 class Records:
@@ -58,7 +61,8 @@ class Records:
                 if isinstance(value, list):
                     flat = [v for row in value for v in row] if _nested(value) else value
                     for number, each in enumerate(flat):
-                        self._board.add_scalar(f"{name}/{number}", each, step)
+                        if each is not None:
+                            self._board.add_scalar(f"{name}/{number}", each, step)
                 else:
                     self._board.add_scalar(name, value, step)
 
@@ -85,7 +89,8 @@ def read_records(folder: Path) -> list[dict[str, str]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"cannot read {path}: {error}") from error
     numbered = all((row["step"] or "").isdigit() for row in rows if "step" in row)
-    if tuple(reader.fieldnames or ()) != COLUMNS or not numbered:
+    columns = tuple(reader.fieldnames or ())
+    if columns not in (COLUMNS, _COLUMNS_BEFORE) or not numbered:
         raise DatasetError(f"{path} is damaged, or has other columns than this toolkit writes")
     return rows
 

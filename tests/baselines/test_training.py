@@ -23,17 +23,20 @@ import torch
 from click.testing import CliRunner
 from helpers import fake_dataset as made
 
+from threedident.baselines.data import make_problem
 from threedident.baselines.experiment import (
     Experiment,
     load_experiment,
     parse_experiment,
     parse_setting,
 )
+from threedident.baselines.losses import Power, info_nce
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training
 from threedident.baselines.training.optimizers import MatrixMuon, make_optimizers
 from threedident.cli import main
 from threedident.datasets.dataset import ThreeDIdent
+from threedident.distributions.torch_sampler import seeded
 from threedident.encoders import load_encoder
 from threedident.errors import DatasetError, TrainingError, UsageError
 
@@ -117,13 +120,21 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 
 MUON = {"training__optimizer": "muon", "training__matrix_lr": 3e-3}
+MATCHED = {"name": "matching-synthetic-laplace-box", "data__latents": 25_000}
 STARTING = {"loss__start_steps": 6, "loss__start_tau": 2.0}
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"training__precision": "32-true"}, {"training__precision": "bf16-mixed"}, MUON, STARTING],
-    ids=["float32", "bfloat16", "muon", "another start of the loss"],
+    [
+        {"training__precision": "32-true"},
+        {"training__precision": "bf16-mixed"},
+        MUON,
+        STARTING,
+        MATCHED,
+        {**MATCHED, "data__match": "resample"},
+    ],
+    ids=["float32", "bfloat16", "muon", "another start of the loss", "nearest", "resampled"],
 )
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
@@ -425,6 +436,42 @@ def test_loss_at_the_latents_is_what_an_ideal_encoder_has(tmp_path: Path) -> Non
     assert sum(Lambda[:5]) / 5 == pytest.approx(5, rel=0.15)
     assert sum(Lambda[5:]) / 5 == pytest.approx(25, rel=0.15)
     assert result["theory"]["Lambda"] == [[5.0] * 5 + [25.0] * 5]
+
+
+def test_the_loss_at_the_end_is_that_of_the_encoder_on_the_pairs_of_the_latents(
+    tmp_path: Path,
+) -> None:
+    box = {"name": "table2-laplace-box-laplace", "training__batch_size": 512}
+    result = run(small(**box, loss__start_p=2, loss__start_steps=4), tmp_path / "run")
+    experiment = load_experiment(tmp_path / "run" / "experiment.toml")
+    problem = make_problem(
+        experiment, data=None, test=None, batch_size=512, device=torch.device("cpu")
+    )
+    encoder = load_encoder(tmp_path / "run" / training.ENCODER)
+    losses = []
+    for number in range(8):
+        _, (x, x_tilde) = problem.source.batch(0, number)
+        with torch.no_grad():
+            losses.append(float(info_nce(encoder(x), encoder(x_tilde), Power(1))))
+    assert result["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert result["loss"] > result["at_latents"]["loss"]
+
+
+def test_latents_that_were_drawn_once_come_in_pairs_as_those_of_images_do() -> None:
+    experiment = small(**MATCHED, data__match="nearest")
+    problem = make_problem(
+        experiment, data=None, test=None, batch_size=2000, device=torch.device("cpu")
+    )
+    (z, z_tilde), (x, _) = problem.source.batch(0, 3)
+    torch.testing.assert_close(problem.mixing(z), x)
+    assert (z != z_tilde).any(1).all()  # never one latent twice
+    everything = torch.cat([torch.cat(problem.source.batch(0, k)[0]) for k in range(40)])
+    assert 20_000 < len(torch.unique(everything, dim=0)) <= 25_000
+    drawn, _ = experiment.processes[0].sample(2000, generator=seeded(0, 0, 3))
+    assert (drawn - z).norm(dim=1).mean() < 0.8  # independent ones are at 2.5
+    assert problem.about["pairs"]["std"] == pytest.approx(
+        float((z_tilde - z).square().mean().sqrt()), rel=0.03
+    )
 
 
 def test_starting_from_another_run(tmp_path: Path) -> None:
