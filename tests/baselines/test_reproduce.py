@@ -19,7 +19,7 @@ from threedident.baselines.reproduce.comparison import figure
 from threedident.baselines.reproduce.runs import reproduce
 from threedident.baselines.reproduce.studies import STUDIES
 from threedident.baselines.training import run_folder as rundir
-from threedident.baselines.training.diagnostics import theory_learned
+from threedident.baselines.training.theory import theory_learned
 from threedident.baselines.training.training_log import COLUMNS
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES
