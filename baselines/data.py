@@ -32,6 +32,7 @@ Views = tuple[Tensors, Tensors]
 
 _SCORED, _HARD, _MEMBER, _LATENTS = 1, 2, 3, 4  # words that tell streams of random numbers apart
 _CONTINUED = 500_009
+_PARTNERS = 16  # of each synthetic latent, where they are resampled
 _MEASURED = 8192  # synthetic pairs of which spread and kurtosis are taken
 
 
@@ -170,6 +171,10 @@ class _Matched:
             check_resampling(self._process)
         # Or else a run that goes on might find other neighbours than one that was not stopped.
         self._matcher = LatentMatcher(latents, match=match, repeatable=True)
+        self._partners = None
+        if match == "resample":  # anew for each batch, it would take hours
+            generator = seeded(experiment.training.seed, _LATENTS, 1)
+            self._partners = self._matcher.partners(self._process, _PARTNERS, generator)
         self._device = mixing.weights.device
         self._z = latents.to(self._device)
         with torch.no_grad():
@@ -177,8 +182,13 @@ class _Matched:
 
     def batch(self, epoch: int, number: int) -> tuple[Pair, Pair]:
         generator = seeded(self._seed, epoch, number)
-        pairs = self._matcher.pairs(self._process, self._size, generator)
-        i, j = (each.to(self._device) for each in pairs)
+        if self._partners is None:
+            i, j = self._matcher.pairs(self._process, self._size, generator)
+        else:
+            i = self._matcher.anchors(self._process, self._size, generator)
+            which = torch.randint(_PARTNERS, (self._size,), generator=generator)
+            j = self._partners[i, which].long()
+        i, j = i.to(self._device), j.to(self._device)
         return (self._z[i], self._z[j]), (self._x[i], self._x[j])
 
 

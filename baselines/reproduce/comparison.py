@@ -260,9 +260,7 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
     columns["learned published"] = lambda each: (each.published and each.published.learned) or NONE
     columns["learned here"] = _learned
     columns["loss"] = lambda each: _mean_of(each, lambda result: result.get("loss"))
-    columns["loss of the true latents"] = lambda each: _mean_of(
-        each, lambda result: (result.get("at_latents") or {}).get("loss")
-    )
+    columns["loss of the true latents"] = lambda each: _mean_of(each, _loss_of_the_latents)
     if study.pairs:
         columns["std of pairs"] = lambda each: _mean_of(each, lambda r: _pairs_of(r).get("std"))
         columns["kurtosis of pairs"] = lambda each: _mean_of(
@@ -277,6 +275,12 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
         for name, cell in columns.items()
         if name in kept or any(cell(each) not in ("", NONE) for each in outcomes)
     }
+
+
+def _loss_of_the_latents(result: Mapping[str, Any]) -> Any:
+    """None where there is no loss to stand beside."""
+    known = result.get("loss") is not None
+    return (result.get("at_latents") or {}).get("loss") if known else None
 
 
 def _pairs_of(result: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -97,7 +97,7 @@ SCALES: Mapping[str, Scale] = {
             "twenty": {
                 **_MUON,
                 "training.steps": 2000,
-                "training.batch_size": 1000,
+                "training.batch_size": 2048,
                 "training.loss_lr": 0.2,
             },
             "ensemble*": {"training.loss_lr": 0.5},
@@ -333,7 +333,7 @@ _MATCHED_WIDTHS = {
     "laplace": {10_000: 0.3226, 100_000: 0.2459, 250_000: 0.2235, 1_000_000: 0.1958},
     "normal": {250_000: 0.2821},
 }
-#: Beyond it, resampling takes hours: it looks at every latent for every pair.
+#: Beyond it, resampling takes hours: it weighs every latent for every other one.
 _MOST_RESAMPLED = 250_000
 
 
@@ -530,8 +530,7 @@ STUDIES: Mapping[str, Study] = {
             seeds=3,
             note="Latents are those of 3DIdent, ten in [-1, 1], and vectors stand for images. "
             "`std` and `kurtosis` are of z~ - z as trained on; a Normal's kurtosis is 3, that of a "
-            "Laplace distribution 6. Resampling stops at 250,000 latents, as each pair looks at "
-            "all of them.",
+            "Laplace distribution 6. Resampled latents have 16 partners each, drawn once.",
         ),
         Study(
             "generators",
