@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from threedident.baselines.checks import check_devices
+from threedident.baselines.checks import check_device_name, check_devices
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.reproduce.comparison import collect, write_comparison
 from threedident.baselines.reproduce.studies import (
@@ -19,6 +19,7 @@ from threedident.baselines.reproduce.studies import (
     Row,
     Scale,
     Study,
+    changes_of,
     find_scale,
     find_study,
 )
@@ -50,10 +51,11 @@ def reproduce(
     test: Path | None = None,
     datasets: Path | None = None,
     devices: int = 1,
-    accelerator: str = "auto",
+    device: str = "auto",
     threads: int | None = None,
     quiet: bool = False,
     train: Trainer | None = None,
+    accelerator: str | None = None,
 ) -> Path:
     """Trains the missing runs of a study one after the other, and compares.
 
@@ -70,8 +72,9 @@ def reproduce(
         data, test: images to train and to score on; None: those in `datasets`.
         datasets: a folder of datasets by name, where what is missing is rendered by the direct
             engine; None: `out/data`.
-        devices, accelerator, threads, quiet: see `train`.
+        devices, device, threads, quiet: see `train`.
         train: stands in for `threedident.baselines.training.loop.train`.
+        accelerator: the old name of `device`.
 
     Returns:
         The path of the table.
@@ -81,6 +84,7 @@ def reproduce(
         DatasetError: data cannot be rendered, read or written.
         TrainingError: a training fails; finished runs stay.
     """
+    device = check_device_name(device, accelerator)
     study, cut = find_study(what), find_scale(scale)
     chosen = study.choose(rows)
     count = _seeds(study, cut, seeds)
@@ -101,7 +105,7 @@ def reproduce(
         if not _is_known(study, row, seed)
     ]
     for _, _, experiment in planned:
-        check_devices(experiment, devices, accelerator)
+        check_devices(experiment, devices, device)
     for path in filter(None, (data, test)):
         _describe(path)  # what cannot be read is said before anything is written
     _claim(out, study, scale)
@@ -138,7 +142,7 @@ def reproduce(
                 folder,
                 **where,
                 devices=devices,
-                accelerator=accelerator,
+                device=device,
                 threads=threads,
                 quiet=quiet,
             )
@@ -194,11 +198,7 @@ def _experiment(
 ) -> Experiment:
     """What a run trains."""
     full = row.published_experiment()
-    every = {
-        **cut.changes.get(study.kind, {}),
-        **cut.changes.get(f"{study.kind}-{full.encoder.output}", {}),
-        **changes,
-    }
+    every = {**changes_of(cut, study, row), **changes}
     if row.start:
         every["start"] = str(run_folder(out, row.start, seed).absolute())
     return full.changed({**every, "training.seed": seed})

@@ -61,6 +61,43 @@ def test_the_encoders_have_the_papers_layers():
         ResNetEncoder(10, "vgg")
 
 
+@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
+def test_a_narrow_resnet_has_all_its_channels_scaled_and_is_kept(tmp_path, arch):
+    with torch.device("meta"):
+        shapes = {k: v.shape for k, v in ResNetEncoder(3, arch).state_dict().items()}
+    narrow = ResNetEncoder(3, arch, 16)
+    assert narrow.spec["width"] == 16
+    assert "width" not in ResNetEncoder(3, "resnet18").spec  # its files are what they were
+
+    def scaled(name, shape):
+        """Channels by 16 / 64; not the image's, the outputs, nor what follows them."""
+        if name.startswith("layers.2.") or name == "layers.0.fc.bias":
+            return tuple(shape)
+        fixed = 1 if name in ("layers.0.conv1.weight", "layers.0.fc.weight") else 2
+        parts = list(shape)
+        if name == "layers.0.fc.weight":
+            parts[1] //= 4
+        else:
+            parts[:fixed] = [each // 4 for each in parts[:fixed]]
+        return tuple(parts)
+
+    assert {k: tuple(v.shape) for k, v in narrow.state_dict().items()} == {
+        k: scaled(k, shape) for k, shape in shapes.items()
+    }
+    encoder = ImageEncoder((0.5,) * 3, (0.2,) * 3, narrow, UnboundedOutput()).eval()
+    save_encoder(tmp_path / "encoder.pt", encoder)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    loaded = load_encoder(tmp_path / "encoder.pt")
+    assert loaded.spec == encoder.spec
+    with torch.no_grad():
+        assert torch.equal(loaded(images), encoder(images))
+        assert encoder(images).std() > 0
+    for width in (0, "wide"):
+        spec = {**encoder.spec, "encoder": {**narrow.spec, "width": width}}
+        with pytest.raises(UsageError, match="width must be"):
+            build(spec)
+
+
 def test_the_output_spaces():
     codes = torch.tensor([[3.0, -4.0], [0.0, 2.0]])
     assert torch.equal(UnboundedOutput()(codes), codes)

@@ -110,14 +110,16 @@ def train(
     if show or out is None:
         click.echo(chosen.to_toml(), nl=False)
         return
-    options: dict[str, Any] = {"data": data, "test": test, "accelerator": where.device}
+    options: dict[str, Any] = {"data": data, "test": test, "device": where.device}
     # Before torch is loaded. How many processes there are, torchrun says, to torch.
     make_plan(chosen, out, **options)
 
-    from threedident.baselines.training import loop as training
+    from threedident.baselines.training.distributed import is_first_process
+    from threedident.baselines.training.loop import train as run_training
+    from threedident.baselines.training.networks import ENCODER
 
-    result = training.train(chosen, out, devices=where.devices, threads=where.threads, **options)
-    if not training.is_first_process():  # of those that torchrun has started
+    result = run_training(chosen, out, devices=where.devices, threads=where.threads, **options)
+    if not is_first_process():  # of those that torchrun has started
         return
     for name, value in result["scores"].items():
         click.echo(f"{name}: {value:.4f}")
@@ -125,11 +127,11 @@ def train(
         click.echo(line)
     click.echo(
         f"{result['steps']} steps in {result['seconds']:.0f} s; the encoder is "
-        f"{out / training.ENCODER}, measurements are in {out / 'metrics.csv'}"
+        f"{out / ENCODER}, measurements are in {out / 'metrics.csv'}"
     )
     if result["data"].get("observations") == "images":
         click.echo(
-            f"a report: 3dident evaluate reference:encoder={out / training.ENCODER} "
+            f"a report: 3dident evaluate reference:encoder={out / ENCODER} "
             f"--data {_place_of_test_images(out)}"
         )
 
@@ -226,7 +228,7 @@ def reproduce(
         test=test,
         datasets=datasets,
         devices=where.devices,
-        accelerator=where.device,
+        device=where.device,
         threads=where.threads,
     )
     click.echo(table.read_text("utf-8"))

@@ -78,6 +78,8 @@ _FIELDS: dict[str, dict[str, type]] = {
     "vector": {"encoder": dict, "output": dict},
     "image": {"mean": list, "std": list, "encoder": dict, "output": dict},
 }
+#: Fields that can be left out.
+_OPTIONAL: dict[str, dict[str, type]] = {"resnet": {"width": int}}
 _SIMPLE: dict[str, type[Part]] = {
     "resnet": ResNetEncoder,
     "mlp": MLPEncoder,
@@ -125,8 +127,10 @@ def _parse(spec: Any, kinds: Sequence[str]) -> dict[str, Any]:
             f"{spec!r:.100}"
         )
     expected = _FIELDS[kind]
-    if set(spec) != {"kind", *expected}:
+    optional = _OPTIONAL.get(kind, {})
+    if set(spec) - {*optional} != {"kind", *expected}:
         raise UsageError(f"{kind} is described by {', '.join(expected)}, found {', '.join(spec)}")
+    expected = {**expected, **{key: optional[key] for key in optional if key in spec}}
     for key, needed in expected.items():
         if type(spec[key]) is not needed:
             raise UsageError(f"{kind}: {key} must be {needed.__name__}, found {spec[key]!r:.100}")

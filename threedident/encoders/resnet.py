@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -9,6 +11,8 @@ from threedident.encoders.part import SLOPE, Part, check_size
 from threedident.errors import MissingExtraError, UsageError
 
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50")
+#: Channels of the first layer of a published ResNet.
+PUBLISHED_WIDTH = 64
 
 
 class ResNetEncoder(Part):
@@ -19,25 +23,27 @@ class ResNetEncoder(Part):
     Args:
         codes: the number of codes, m.
         arch: the architecture: resnet18, resnet34 or resnet50.
+        width: the channels of the first layer, 64 as published; all other layers follow it.
 
     Raises:
-        UsageError: an unknown architecture.
+        UsageError: an unknown architecture, or a width that does not fit.
         MissingExtraError: torchvision is not installed.
     """
 
-    def __init__(self, codes: int = 10, arch: str = "resnet18") -> None:
+    def __init__(
+        self, codes: int = 10, arch: str = "resnet18", width: int = PUBLISHED_WIDTH
+    ) -> None:
         super().__init__()
-        try:
-            from torchvision import models
-        except ImportError as error:
-            raise MissingExtraError("torchvision", "train", "building a ResNet") from error
         if arch not in ARCHITECTURES:
             raise UsageError(
                 f"unknown architecture {arch!r}: expected one of {', '.join(ARCHITECTURES)}"
             )
         check_size("codes", codes)
+        check_size("width", width)
         self.spec = {"kind": "resnet", "codes": codes, "arch": arch}
-        body = getattr(models, arch)(weights=None, num_classes=10 * codes)
+        if width != PUBLISHED_WIDTH:  # files of the published one stay as they were
+            self.spec["width"] = width
+        body = _resnet(arch, 10 * codes, width)
         for module in body.modules():
             if type(module) is nn.Conv2d and module.kernel_size == (3, 3):
                 module.__class__ = _Conv3x3  # without a bias or groups, in these architectures
@@ -51,6 +57,37 @@ class ResNetEncoder(Part):
         """Codes (B, m) of normalised images (B, 3, H, W)."""
         codes: torch.Tensor = self.layers(images)
         return codes
+
+
+def _resnet(arch: str, outputs: int, width: int) -> nn.Module:
+    """A torchvision ResNet with all channels scaled by width / 64.
+
+    Raises:
+        MissingExtraError: torchvision is not installed.
+    """
+    try:
+        from torchvision import models
+        from torchvision.models.resnet import BasicBlock, Bottleneck
+    except ImportError as error:
+        raise MissingExtraError("torchvision", "train", "building a ResNet") from error
+    if width == PUBLISHED_WIDTH:
+        body: nn.Module = getattr(models, arch)(weights=None, num_classes=outputs)
+        return body
+
+    class Scaled(models.ResNet):  # type: ignore[misc]
+        def _make_layer(self, block: Any, planes: int, *rest: Any, **options: Any) -> Any:
+            if planes == PUBLISHED_WIDTH:  # the first one: its input is as wide as the stem
+                self.inplanes = width
+            return super()._make_layer(block, planes // PUBLISHED_WIDTH * width, *rest, **options)
+
+    blocks = [2, 2, 2, 2] if arch == "resnet18" else [3, 4, 6, 3]
+    block = Bottleneck if arch == "resnet50" else BasicBlock
+    scaled = Scaled(block, blocks, num_classes=outputs)
+    scaled.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+    nn.init.kaiming_normal_(scaled.conv1.weight, mode="fan_out", nonlinearity="relu")
+    scaled.bn1 = nn.BatchNorm2d(width)
+    scaled.fc = nn.Linear(8 * width * block.expansion, outputs)
+    return scaled
 
 
 class _Conv3x3(nn.Conv2d):
