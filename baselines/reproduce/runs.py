@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,16 +24,14 @@ from threedident.baselines.reproduce.studies import (
 )
 from threedident.baselines.training import run_folder as rundir
 from threedident.datasets.formats.sources import open_source
-from threedident.errors import DatasetError, UsageError
+from threedident.distributions import Laplace, Normal
+from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.progress import Progress, format_seconds
 from threedident.storage.atomic_files import explaining_write_errors, read_json, write_json
 from threedident.storage.directory import MANIFEST, DatasetDir, latents_digest
 
 RUNS, CLAIM = "runs", "reproduce.json"
 FORMAT = "3dident-reproduction"
-
-_INTERRUPTED = (130, -signal.SIGINT)  # what the command line exits with after Ctrl-C
-_GRACE = 60.0  # seconds in which a renderer stops after Ctrl-C
 
 Trainer = Callable[..., dict[str, Any]]
 
@@ -319,18 +313,18 @@ class _Images:
 
 
 def _render(folder: Path, name: str, sizes: Rendering, resolution: int, quality: str) -> None:
-    """Renders a dataset of a known name, or what is missing of it, by the `render` command.
+    """Render a dataset of a known name, or what is missing of it.
 
     Raises:
         DatasetError: it does not get finished.
     """
+    from threedident.render.dataset import render_dataset
+
     kind, _, rest = name.partition("-")
-    preset, split, total = TRAIN, "train", sizes.images
-    command = ["--engine", "direct", "--resolution", str(resolution), "--quality", quality]
+    preset, split, total, pairs = TRAIN, "train", sizes.images, None
     if kind == "pairs":
         conditional, width = rest.split("-")
-        option = {"normal": "--sigma", "laplace": "--lambda"}[conditional]
-        command += ["--pairs", "--conditional", conditional, option, width]
+        pairs = {"normal": Normal, "laplace": Laplace}[conditional](float(width))
         total = sizes.pairs
     else:
         preset = name.removeprefix("generator-").removesuffix("-test")
@@ -346,44 +340,26 @@ def _render(folder: Path, name: str, sizes: Rendering, resolution: int, quality:
         engine = there.manifest.engine
         if whole and (there.manifest.resolution, engine["name"], engine["quality"]) == asked:
             return
-    command += ["--preset", preset, "--split", split, "--n", str(total), "--out", str(folder)]
     Progress.print(f"rendering {name}: {total:,} {'pairs' if kind == 'pairs' else 'images'}")
-    # A process of its own: the command is the one way into rendering. Without -P, Python would
-    # look for modules in the working directory first.
-    program = [sys.executable, "-P", "-m", "threedident", "render"]
-    if _run_to_its_end([*program, *command]):
-        raise DatasetError(
-            f"{folder} could not be rendered; the reason stands above. What is finished is kept: "
-            "start the same command again to continue, or give datasets of your own"
-        )
-
-
-def _run_to_its_end(command: Sequence[str]) -> int:
-    """Runs a program, its output on stderr; returns what it exits with.
-
-    Raises:
-        KeyboardInterrupt: it was interrupted; it has ended by then.
-    """
-    child = subprocess.Popen(command, stdout=sys.stderr)
-    interrupted, patience = False, None
     try:
-        while child.poll() is None:
-            try:
-                child.wait(patience)
-            except KeyboardInterrupt:
-                # A terminal's Ctrl-C reached the child as well: it keeps what it has and stops.
-                interrupted, patience = True, _GRACE
-            except subprocess.TimeoutExpired:
-                child.terminate()  # the interrupt was for this process alone
-                patience = None
-    except BaseException:
-        child.terminate()
-        with contextlib.suppress(KeyboardInterrupt):
-            child.wait()
-        raise
-    if interrupted or child.returncode in _INTERRUPTED:
-        raise KeyboardInterrupt
-    return child.returncode
+        summary = render_dataset(
+            folder,
+            total,
+            preset=preset,
+            split=split,
+            pairs=pairs,
+            engine="direct",
+            quality=quality,
+            resolution=resolution,
+        )
+        reason = summary.failures()
+    except (DatasetError, RenderError) as error:
+        reason = str(error)
+    if reason:
+        raise DatasetError(
+            f"{folder} could not be rendered: {reason}. What is finished is kept: start the same "
+            "command again to continue, or give datasets of your own"
+        )
 
 
 def score_observations(experiment: Experiment, folder: Path, test: Path | None) -> None:

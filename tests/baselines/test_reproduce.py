@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,15 @@ from threedident.baselines.reproduce import comparison
 from threedident.baselines.reproduce import runs as module
 from threedident.baselines.reproduce.comparison import figure
 from threedident.baselines.reproduce.runs import reproduce
-from threedident.baselines.reproduce.studies import STUDIES
+from threedident.baselines.reproduce.studies import STUDIES, Rendering
 from threedident.baselines.training import run_folder as rundir
 from threedident.baselines.training.diagnostics import theory_learned
 from threedident.baselines.training.training_log import COLUMNS
-from threedident.errors import DatasetError, UsageError
+from threedident.distributions import Laplace, Normal
+from threedident.errors import DatasetError, RenderError, UsageError
+from threedident.render.dataset import RenderInterrupted
+from threedident.render.job import Summary
+from threedident.storage.directory import DatasetDir
 
 FAST = {
     "data.mixing_trials": 5,
@@ -421,30 +424,54 @@ def test_a_reproduction_keeps_to_its_images(tmp_path: Path) -> None:
         on(first, other, "box")
 
 
-CHILD = """
-import os, signal, sys, time
-def stop(*_):
-    time.sleep(0.5)  # longer than subprocess.run leaves a child after Ctrl-C
-    open(sys.argv[1], "w").close()
-    sys.exit(130)
-signal.signal(signal.SIGTERM, stop)
-signal.signal(signal.SIGINT, stop if sys.argv[2] == "both" else signal.SIG_IGN)
-os.kill(os.getppid(), signal.SIGINT)
-if sys.argv[2] == "both":
-    os.kill(os.getpid(), signal.SIGINT)
-time.sleep(60)
-"""
+SIZES = Rendering(images=4, test=3, pairs=2, generators=5, resolution=32, quality="draft")
 
 
-@pytest.mark.parametrize("hit", ["both", "parent"])
-def test_an_interrupted_renderer_stops_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hit: str
+@pytest.mark.parametrize(
+    ("name", "images", "preset", "split", "pairs"),
+    [
+        ("3dident", 4, "3dident", "train", None),
+        ("3dident-test", 3, "3dident", "test", None),
+        ("pairs-laplace-0.1", 4, "3dident", "train", Laplace(0.1)),
+        ("pairs-normal-0.21", 4, "3dident", "train", Normal(0.21)),
+        ("generator-3dident-wrapped", 5, "3dident-wrapped", "train", None),
+        ("generator-3dident-wrapped-test", 3, "3dident-wrapped", "test", None),
+    ],
+)
+def test_a_dataset_is_rendered_by_its_name(
+    tmp_path: Path, name: str, images: int, preset: str, split: str, pairs: Any
 ) -> None:
-    # Ctrl-C reaches both; an interrupt for this process alone is passed on after a while.
-    monkeypatch.setattr(module, "_GRACE", 30.0 if hit == "both" else 0.1)
-    with pytest.raises(KeyboardInterrupt):
-        module._run_to_its_end([sys.executable, "-c", CHILD, str(tmp_path / "stopped"), hit])
-    assert (tmp_path / "stopped").exists()
+    pytest.importorskip("warp")
+    for _ in range(2):  # the second time it is there
+        module._render(tmp_path / name, name, SIZES, 32, "draft")
+    dataset = DatasetDir.open(tmp_path / name)
+    assert sum(interval.count for interval in dataset.shards()) == images
+    manifest = dataset.manifest
+    assert manifest.preset is not None and manifest.preset.name == preset
+    assert (manifest.settings["split"], manifest.resolution) == (split, 32)
+    assert (manifest.engine["name"], manifest.engine["quality"]) == ("direct", "draft")
+    assert (manifest.pair_process and manifest.pair_process.conditional) == pairs
+
+
+def test_a_dataset_that_cannot_be_rendered_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Summary:
+        return Summary(root=tmp_path, failed={3: "no such luck"})
+
+    def refuse(*_: Any, **__: Any) -> Summary:
+        raise RenderError("the renderer cannot start: libgl1 is missing")
+
+    def interrupt(*_: Any, **__: Any) -> Summary:
+        raise RenderInterrupted(Summary(root=tmp_path, interrupted=True))
+
+    for render, message in ((fail, r"1 images could not be rendered"), (refuse, "libgl1")):
+        monkeypatch.setattr("threedident.render.dataset.render_dataset", render)
+        with pytest.raises(DatasetError, match=f"could not be rendered: .*{message}"):
+            module._render(tmp_path / "d", "3dident", SIZES, 32, "draft")
+    monkeypatch.setattr("threedident.render.dataset.render_dataset", interrupt)
+    with pytest.raises(KeyboardInterrupt):  # a reproduction stops as well
+        module._render(tmp_path / "d", "3dident", SIZES, 32, "draft")
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from threedident.cli.group import main
-from threedident.cli.options import PATH, device_options
+from threedident.cli.options import PATH, DeviceOptions, device_options
 from threedident.errors import (
     UsageError,
 )
@@ -80,9 +80,7 @@ def train(
     resume: Path | None,
     settings: tuple[str, ...],
     seed: int | None,
-    devices: int,
-    device: str,
-    threads: int | None,
+    where: DeviceOptions,
     show: bool,
 ) -> None:
     """Train a baseline, or go on where a run was stopped.
@@ -111,13 +109,13 @@ def train(
     if show or out is None:
         click.echo(chosen.to_toml(), nl=False)
         return
-    options: dict[str, Any] = {"data": data, "test": test, "accelerator": device}
+    options: dict[str, Any] = {"data": data, "test": test, "accelerator": where.device}
     # Before torch is loaded. How many processes there are, torchrun says, to torch.
     make_plan(chosen, out, **options)
 
     from threedident.baselines.training import loop as training
 
-    result = training.train(chosen, out, devices=devices, threads=threads, **options)
+    result = training.train(chosen, out, devices=where.devices, threads=where.threads, **options)
     if not training.is_first_process():  # of those that torchrun has started
         return
     for name, value in result["scores"].items():
@@ -196,9 +194,7 @@ def reproduce(
     data: Path | None,
     test: Path | None,
     datasets: Path | None,
-    devices: int,
-    device: str,
-    threads: int | None,
+    where: DeviceOptions,
 ) -> None:
     """Train what a table or figure is made of, and compare with the published numbers.
 
@@ -220,9 +216,9 @@ def reproduce(
         data=data,
         test=test,
         datasets=datasets,
-        devices=devices,
-        accelerator=device,
-        threads=threads,
+        devices=where.devices,
+        accelerator=where.device,
+        threads=where.threads,
     )
     click.echo(table.read_text("utf-8"))
     click.echo(f"the table is {table}, the curves are {table.with_name('figure.png')}")
