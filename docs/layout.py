@@ -1,28 +1,35 @@
-"""Hooks of mkdocs: the package as it is installed, and the tables of results, on their pages."""
+"""Hooks of mkdocs: the package as it is installed, its modules and tables of results on pages."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mkdocs.plugins import event_priority
 
+ROOT = Path(__file__).parents[1]
+#: Modules that are no part of the API: code that runs on a device or as a script.
+INTERNAL = {
+    "threedident.render.direct.integrand",
+    "threedident.render.direct.kernels",
+    "threedident.render.executors.child",
+}
+
 
 @event_priority(100)  # before mkdocstrings looks for it
 def on_config(config: Any) -> Any:
-    """Copies the package's sources to build/api, for mkdocstrings to read.
+    """Copy the package's sources to build/api, for mkdocstrings to read.
 
     `render/` is `threedident.render` only there; pyproject.toml says which folder is what.
     """
-    root = Path(config.config_file_path).parent
-    setuptools = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
-    target = root / "build" / "api"
+    target = ROOT / "build" / "api"
     shutil.rmtree(target, ignore_errors=True)
-    for package in setuptools["packages"]:
-        folder = root / _folder(package, setuptools["package-dir"])
+    for package, folder in packages().items():
         place = target.joinpath(*package.split("."))
         place.mkdir(parents=True, exist_ok=True)
         for source in folder.glob("*.py"):
@@ -30,17 +37,67 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def _folder(package: str, known: dict[str, str]) -> str:
-    """Where a package's sources lie: setuptools asks for its parents' folders, too."""
+def packages() -> dict[str, Path]:
+    """Every package of the project, and the folder of its sources."""
+    return {name: _folder(name, _package_dir()) for name in _setuptools()["packages"]}
+
+
+def _setuptools() -> dict[str, Any]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    return dict(project["tool"]["setuptools"])
+
+
+def _package_dir() -> dict[str, str]:
+    """The packages of the top-level folders, and these folders."""
+    return dict(_setuptools()["package-dir"])
+
+
+def _folder(package: str, known: dict[str, str]) -> Path:
+    """A package's folder; setuptools looks its parents up, too."""
     if package in known:
-        return known[package]
+        return ROOT / known[package]
     parent, _, name = package.rpartition(".")
-    return f"{_folder(parent, known)}/{name}" if parent else name
+    return _folder(parent, known) / name if parent else ROOT / name
+
+
+def public_modules() -> list[str]:
+    """All modules of the API: the public ones, and private ones that define a public name."""
+    names = set()
+    for package, folder in packages().items():
+        if package.startswith("threedident.cli"):
+            continue
+        names |= {f"{package}.{path.stem}" for path in folder.glob("[!_]*.py")}
+        code = ast.parse((folder / "__init__.py").read_text("utf-8"))
+        names |= {module for module in _imported(code) if module.rpartition(".")[2][0] == "_"}
+        if any(isinstance(node, (ast.FunctionDef, ast.ClassDef)) for node in code.body):
+            names.add(package)
+    return sorted(names - INTERNAL - {"threedident", "threedident._lazy"})
+
+
+def _imported(code: ast.Module) -> Iterator[str]:
+    """The modules of this project that a package's `__init__` takes names from."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("threedident."):
+            yield str(node.module)
+
+
+def page_modules(room: str) -> list[str]:
+    """The modules of a room: a top-level folder's package, or `threedident` for the core."""
+    return [module for module in public_modules() if _room(module) == room]
+
+
+def _room(module: str) -> str:
+    rooms = [name for name in _package_dir() if f"{module}.".startswith(f"{name}.")]
+    return rooms[0] if rooms else "threedident"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Puts the tables that `3dident reproduce` has written where a page says so."""
-    root = Path(config.config_file_path).parent
-    tables = sorted((root / "benchmarks" / "results" / "reproduce-cpu").glob("*/table.md"))
+    """Put the modules of a room, and the tables of `3dident reproduce`, where a page says so."""
+    markdown = re.sub(
+        "<!-- modules of (.*) -->",
+        lambda match: "\n\n".join(f"::: {module}" for module in page_modules(match[1])),
+        markdown,
+    )
+    tables = sorted((ROOT / "benchmarks" / "results" / "reproduce-cpu").glob("*/table.md"))
     texts = (re.sub("^#", "###", table.read_text("utf-8"), flags=re.M) for table in tables)
     return markdown.replace("<!-- tables -->", "\n\n".join(texts))

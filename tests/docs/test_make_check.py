@@ -53,6 +53,24 @@ def test_left_out_training(tmp_path):
     import threedident as tdi
     tdi.train(tdi.baselines.load_experiment("aninfonce"), tmp_path / "run", quiet=True)
 
+def test_left_out_training_in_a_fork(tmp_path):
+    import multiprocessing
+    import threedident as tdi
+    arguments = (tdi.baselines.load_experiment("aninfonce"), tmp_path / "run")
+    child = multiprocessing.get_context("fork").Process(target=tdi.train, args=arguments)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+def test_left_out_render_in_a_thread():
+    import threading
+    import threedident as tdi
+    work = lambda: tdi.render_images([[0.0] * 10], resolution=32, quality="draft", workers=1)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not "reached"
+
 def test_left_out_cluster():
     import ray
 
