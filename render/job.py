@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from threedident.distributions import Distribution, PairProcess, raw_box
 from threedident.distributions.philox_sampler import check_renderable
-from threedident.distributions.spaces import space_as_dict
+from threedident.distributions.serialisation import space_as_dict
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.latents import check_raw_latents, latents_digest, sample_raw_latents
 from threedident.presets import DEFAULT_PRESET, Preset, load_preset
