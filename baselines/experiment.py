@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from threedident.distributions import Distribution, PairProcess, Uniform, parse_distribution
-from threedident.distributions.spaces import Box, Space, Sphere, parse_space, space_as_dict
+from threedident.distributions.serialisation import parse_space, space_as_dict
+from threedident.distributions.spaces import Box, Space, Sphere
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.storage.atomic_files import read_toml

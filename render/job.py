@@ -20,7 +20,11 @@ from typing import Protocol
 from threedident import defaults
 from threedident.errors import DatasetError
 from threedident.progress import Progress, format_seconds
-from threedident.render.executors.process_pool import Failed, WorkerPool
+from threedident.render.engine import EngineSettings
+from threedident.render.executors.process_pool import (
+    Failed,
+    WorkerPool,
+)
 from threedident.render.scene import SceneBuilder
 from threedident.render.settings import EngineSettings, Probe
 from threedident.render.shard_writer import ShardWriter

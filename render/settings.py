@@ -14,7 +14,7 @@ import numpy.typing as npt
 from threedident import defaults
 from threedident.distributions import Distribution, PairProcess, raw_box
 from threedident.distributions.philox_sampler import check_renderable
-from threedident.distributions.spaces import space_as_dict
+from threedident.distributions.serialisation import space_as_dict
 from threedident.errors import UsageError
 from threedident.latents import latents_digest
 from threedident.presets import Preset

@@ -1,4 +1,4 @@
-"""Raw latents: where they come from and how they are checked.
+"""Raw latents: drawn from a seed, or read from a file and checked.
 
 Image i of a dataset has latents that depend on (seed, split, i) alone, so that a dataset
 can be extended, and rendered in any order, by any number of machines.
@@ -41,19 +41,19 @@ def check_seed_and_split(seed: int, split: str) -> None:
 
 
 def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Float32:
-    """Raw latents of the given images, i.i.d. uniform in [-1, 1].
+    """Draw the raw latents of images, i.i.d. uniform in [-1, 1].
 
     u_j = (2 k_j + 1) / 2^24 - 1, where k_j is the top 24 bits of the j-th raw output of
     Philox with key [seed, stream of the split] and counter [0, i, 0, 0]. Every value is
     exact in float32, and Philox's raw output does not change between numpy versions.
 
     Args:
-        indices: image numbers, >= 0.
-        seed: 0 <= seed < 2^64.
+        indices: the image numbers, >= 0.
+        seed: the seed, 0 <= seed < 2^64.
         split: train, val or test.
 
     Returns:
-        (N, 10) float32, strictly inside (-1, 1).
+        The raw latents, (N, 10) float32, strictly inside (-1, 1).
 
     Raises:
         UsageError: the seed is out of range or the split is unknown.
@@ -71,10 +71,14 @@ def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Floa
 
 
 def check_raw_latents(raw: npt.ArrayLike, source: str = "raw latents") -> Float32:
-    """The raw latents as (N, 10) float32, or an error that names what does not fit.
+    """Check raw latents, and convert them to (N, 10) float32.
+
+    Args:
+        raw: the raw latents.
+        source: the name of their source in errors.
 
     Raises:
-        UsageError: wrong shape or type, a value not finite or outside [-1, 1].
+        UsageError: the shape or the type is wrong, or a value is not finite or outside [-1, 1].
     """
     array = np.asarray(raw)
     if array.ndim != 2 or array.shape[1] != NUM_FACTORS:
@@ -97,7 +101,7 @@ def check_raw_latents(raw: npt.ArrayLike, source: str = "raw latents") -> Float3
 
 
 def load_raw_latents(path: str | Path) -> Float32:
-    """Raw latents from a .npy file, (N, 10) in [-1, 1].
+    """Read raw latents (N, 10) in [-1, 1] from a .npy file.
 
     Raises:
         UsageError: the file is missing, is no .npy file of numbers, or does not fit.
@@ -113,5 +117,5 @@ def load_raw_latents(path: str | Path) -> Float32:
 
 
 def latents_digest(raw: Float32) -> str:
-    """SHA-256 of raw latents."""
+    """The SHA-256 of raw latents."""
     return hashlib.sha256(np.ascontiguousarray(raw, np.float32).tobytes()).hexdigest()

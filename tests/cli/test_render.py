@@ -12,7 +12,6 @@ import pytest
 from helpers.renders import QUICK, RENDER, content
 from PIL import Image
 
-import threedident
 from threedident import progress
 from threedident.factors import FACTORS
 from threedident.storage.directory import default_out
@@ -150,13 +149,13 @@ def test_presets_are_shown(cli):
 
 
 def test_a_preset_without_best_scores_says_why_they_are_not_shown(cli, tmp_path):
-    text = (Path(threedident.__file__).parent / "presets/3dident-regular.toml").read_text()
-    head, table = text.split("[best_r2]")
+    head = "[ranges]\n" + "".join(f"{factor.name} = [-1, 1]\n" for factor in FACTORS)
+    table = "".join(f"{factor.name} = 1.0\n" for factor in FACTORS)
     (tmp_path / "own.toml").write_text(head)
     said = cli("presets", "own.toml").stdout
     assert said.count("best R2 -") == len(FACTORS)
     assert "is not known: the preset's table best_r2 does not give it" in said
-    (tmp_path / "own.toml").write_text(f"{head}[best_r2]{table}")
+    (tmp_path / "own.toml").write_text(f"{head}[best_r2]\n{table}")
     assert "is not known" not in cli("presets", "own.toml").stdout
 
 

@@ -29,15 +29,8 @@ from threedident.distributions import (
     raw_box,
 )
 from threedident.distributions import torch_sampler as sampling
-from threedident.distributions.spaces import (
-    Box,
-    Product,
-    Sphere,
-    Unbounded,
-    check_points,
-    parse_space,
-    space_as_dict,
-)
+from threedident.distributions.serialisation import parse_space, space_as_dict
+from threedident.distributions.spaces import Box, Product, Sphere, Unbounded, check_points
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES

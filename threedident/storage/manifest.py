@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from threedident.distributions import PairProcess, parse_distribution
-from threedident.distributions.spaces import parse_space
+from threedident.distributions.serialisation import parse_space
 from threedident.errors import DatasetError
 from threedident.factors import FACTORS
 from threedident.latents import check_seed_and_split
