@@ -74,8 +74,8 @@ def identify(
     if submission.kind in TRUSTED and not trust:
         raise UsageError(
             f"{submission.name} can run any code of its author when it is loaded, with your "
-            "rights: its process has limits of time and memory, which are no wall against ill will. Add "
-            "--trust if you know who made it; ONNX and embeddings need no trust"
+            "rights: its process has limits of time and memory, which are no wall against ill "
+            "will. Add --trust if you know who made it; ONNX and embeddings need no trust"
         )
     return submission
 
