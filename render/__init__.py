@@ -24,7 +24,6 @@ _PLACES = {
     "Estimate": "threedident.render.estimate",
     "RenderInterrupted": "threedident.render.dataset",
     "Summary": "threedident.render.job",
-    "contact_sheet": "threedident.render.figures",
     "estimate_render": "threedident.render.estimate",
     "jacobian": "threedident.render.direct.engine",
     "render": "threedident.render.direct.engine",

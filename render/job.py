@@ -20,7 +20,6 @@ from typing import Protocol
 from threedident import defaults
 from threedident.errors import DatasetError
 from threedident.progress import Progress, format_seconds
-from threedident.render.engine import EngineSettings
 from threedident.render.executors.process_pool import (
     Failed,
     WorkerPool,
