@@ -19,9 +19,10 @@ from threedident.evaluate.runner.process import BATCH_SIZE
 from threedident.evaluate.submissions.submission import Submission, digest, identify
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset, preset_names
+from threedident.render.content import dataset_settings
 from threedident.render.dataset import render_dataset
 from threedident.render.mesh import SHAPES
-from threedident.render.settings import EngineSettings, dataset_settings, probe
+from threedident.render.settings import EngineSettings, probe
 from threedident.storage.directory import Manifest, read_manifest
 
 TOLERANCE = 1e-6

@@ -32,7 +32,8 @@ from threedident.distributions import Normal
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
-from threedident.render.settings import EngineSettings, dataset_settings
+from threedident.render.content import dataset_settings
+from threedident.render.settings import EngineSettings
 from threedident.shards import ImageSums, Interval, write_shard
 from threedident.store import DatasetDir
 

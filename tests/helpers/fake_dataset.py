@@ -13,7 +13,8 @@ import torch
 from threedident.datasets.formats.convert import to_shards
 from threedident.datasets.formats.sources import read_images
 from threedident.presets import load_preset
-from threedident.render.settings import EngineSettings, dataset_settings
+from threedident.render.content import dataset_settings
+from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shards import ImageSums, Interval, write_shard
 
