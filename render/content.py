@@ -29,7 +29,7 @@ _MAY_MISS = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a dataset shall hold, whatever device renders it.
+    """The content that a dataset shall have, whatever device renders it.
 
     Attributes:
         preset: the generator.
@@ -115,11 +115,11 @@ class Content:
         )
 
     def mesh_warnings(self) -> list[str]:
-        """What is unusual about the mesh file that is the object; empty for a built-in shape."""
+        """List what is unusual about the object's mesh file; empty for a built-in shape."""
         return [] if self.preset.shape in SHAPES else get_mesh(self.preset.shape).warnings()
 
     def frame_warning(self) -> str | None:
-        """A warning where the object is out of sight in many images; None where it is not."""
+        """Word a warning where the object is out of sight in many images; None where it is not."""
         raw = self.given
         if raw is None:
             raw = sample_raw_latents(range(_LOOKED_AT), seed=self.seed, split=self.split)

@@ -1,4 +1,4 @@
-"""The arguments of a render of a dataset, checked, before any process starts."""
+"""Requests: the arguments of a render, checked before any process starts."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class RenderRequest:
         storage_options("images", (), self.compression or "none")  # refuses unknown compressions
 
     def content(self) -> Content:
-        """What the dataset shall hold: by these arguments, or by the dataset that is extended.
+        """Make the dataset's content, by these arguments or by the dataset that is extended.
 
         Raises:
             UsageError: the arguments do not fit together.
@@ -222,10 +222,10 @@ class RenderRequest:
         )
 
     def manifest(self, content: Content, settings: EngineSettings, command: str) -> Manifest:
-        """The manifest of a dataset that these arguments begin.
+        """Make the manifest of a dataset that these arguments begin.
 
         Args:
-            content: what it shall hold.
+            content: the dataset's content.
             settings: the settings that decide the pixels.
             command: the command or call that makes it, for people to read.
         """

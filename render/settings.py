@@ -1,4 +1,4 @@
-"""What decides an image's pixels besides its latents, and what an engine finds on this machine."""
+"""Engine settings: all that decides pixels besides latents; and the devices of a machine."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class EngineSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """What an engine finds on a machine.
+    """The version and devices that an engine finds on a machine.
 
     Attributes:
         version: the engine's version.
@@ -125,5 +125,5 @@ def resolve_device(device: str, available: Probe) -> str:
 
 
 def default_timeout(resolution: int) -> float:
-    """Seconds that one image may take, by far more than any quality needs."""
+    """The seconds that one image may take, by far more than any quality needs."""
     return defaults.RENDER_TIMEOUT * max(1.0, (resolution / defaults.RESOLUTION) ** 2)
