@@ -31,6 +31,7 @@ from crashing import CRASH_AT, Crashing
 
 from threedident.presets import load_preset
 from threedident.render import job, settings
+from threedident.render.content import dataset_settings
 from threedident.render.executors.local import LocalExecutor
 from threedident.render.executors.process_pool import WorkerPool
 from threedident.render.settings import EngineSettings
@@ -296,7 +297,7 @@ def crash(trial: Trial, how: str) -> tuple[Render, job.Summary, int]:
         engine=trial.arguments.engine,
         version=settings.probe(trial.arguments.engine).version,
     )
-    about = settings.dataset_settings(engine, seed=0, split="train")
+    about = dataset_settings(engine, seed=0, split="train")
     dataset = DatasetDir.create_or_open(
         render.root,
         about,

@@ -1,4 +1,4 @@
-"""Estimates of what a render will take, from a few images rendered on this machine."""
+"""Estimates of the time and disk that a render will take, from a few images rendered here."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _LEAST, _SECONDS = 4, 30.0  # images of a worker, besides its first ones; and wh
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was measured.
+    """A measurement of render processes and of writing a shard.
 
     Attributes:
-        workers: processes that rendered at the same time.
-        start: seconds until a worker has its first image, less what a later one takes.
-        seconds: of every later image, in its process.
-        write: seconds to write one shard, checksums and statistics included.
-        shard_bytes: size of that shard.
+        workers: the number of processes that rendered at the same time.
+        start: the seconds until a worker has its first image, less what a later one takes.
+        seconds: the seconds of every later image, in its process.
+        write: the seconds to write one shard, checksums and statistics included.
+        shard_bytes: the size of that shard.
     """
 
     workers: int
@@ -53,7 +53,7 @@ class Measured:
     shard_bytes: int
 
     def mean(self) -> tuple[float, float, float]:
-        """Seconds an image takes on average, and a 95 % interval of that (Student's t)."""
+        """The seconds an image takes on average, and a 95 % interval of that (Student's t)."""
         count = len(self.seconds)
         mean = float(self.seconds.mean())
         error = float(self.seconds.std(ddof=1)) / math.sqrt(count)
@@ -82,7 +82,7 @@ def measure(
     Args:
         settings: the settings that decide the pixels.
         raw_latents: the raw latents (N, 10) of images like those of the job; some are rendered.
-        options: how to render.
+        options: the options of the render.
         folder: a folder on the disk that the shard is written to.
         shard_size: the images in that shard.
         compression: the compression of that shard.
@@ -153,12 +153,12 @@ def measure(
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What the rest of a render will take on this machine; `print` shows it in lines.
+    """The time and disk that the rest of a render will take; `print` shows it in lines.
 
     Attributes:
         measured: the measurement; None where nothing is left to render.
         settings: the settings that decide the pixels.
-        options: how it would be rendered.
+        options: the options of the render.
         todo: the intervals of images that are missing.
         free: the bytes that are free on the disk.
         root: the dataset's directory.

@@ -1,4 +1,4 @@
-"""The arguments of a render of a dataset, checked, before any process starts."""
+"""Requests: the arguments of a render, checked before any process starts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class RenderRequest:
         check_compression(self.compression or "none")
 
     def content(self) -> Content:
-        """What the dataset shall hold: by these arguments, or by the dataset that is extended.
+        """Make the dataset's content, by these arguments or by the dataset that is extended.
 
         Raises:
             UsageError: the arguments do not fit together.
@@ -224,10 +224,10 @@ class RenderRequest:
         )
 
     def manifest(self, content: Content, settings: EngineSettings, command: str) -> Manifest:
-        """The manifest of a dataset that these arguments begin.
+        """Make the manifest of a dataset that these arguments begin.
 
         Args:
-            content: what it shall hold.
+            content: the dataset's content.
             settings: the settings that decide the pixels.
             command: the command or call that makes it, for people to read.
         """

@@ -1,4 +1,4 @@
-"""Shards while their images come in: buffers, and the writer that turns them into files."""
+"""Buffers for shards whose images are coming in, and the writer that makes files of them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ShardBuffer:
 
 
 class ShardWriter:
-    """Hands out the tasks of a job and writes each shard when its images are complete."""
+    """A writer that hands out the tasks of a job and writes each shard when it is complete."""
 
     def __init__(self, job: RenderJob) -> None:
         self._job = job

@@ -54,8 +54,10 @@ from threedident.distributions import Normal
 from threedident.errors import DatasetError, ThreeDIdentError, UsageError
 from threedident.latents import load_raw_latents
 from threedident.presets import load_preset
+from threedident.render.content import dataset_settings
 from threedident.render.mesh import get_mesh, load_mesh
-from threedident.render.settings import EngineSettings, dataset_settings
+from threedident.render.settings import EngineSettings
+from threedident.storage import directory as store
 from threedident.storage import manifest as store
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval

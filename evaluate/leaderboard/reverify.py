@@ -20,9 +20,11 @@ from threedident.evaluate.scoring import check_seed
 from threedident.evaluate.submissions.submission import Submission, digest, identify
 from threedident.evaluate.test_set import TestSet
 from threedident.presets import Preset, load_preset, preset_names
+from threedident.render.content import dataset_settings
 from threedident.render.dataset import render_dataset
 from threedident.render.mesh import SHAPES
-from threedident.render.settings import EngineSettings, dataset_settings, probe
+from threedident.render.settings import EngineSettings, probe
+from threedident.storage.directory import read_manifest
 from threedident.storage.manifest import read_manifest, settings_fingerprint
 
 TOLERANCE = 1e-6

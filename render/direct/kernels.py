@@ -111,7 +111,7 @@ def area_light(lamps: Lamps, p: wp.vec3, u: wp.vec2) -> wp.vec3:
 
 @wp.func
 def area_strength(lamps: Lamps, way: wp.vec3) -> float:
-    """Its irradiance, on a surface that faces it, at the end of a way to it."""
+    """The light's irradiance, on a surface that faces it, at the end of a way to it."""
     squared = wp.dot(way, way)
     return lamps.area / terms.PI * wp.max(way[2], 0.0) / (squared * wp.sqrt(squared))
 
@@ -131,7 +131,7 @@ def spot_light(lamps: Lamps, shot: Shot, p: wp.vec3, u: wp.vec2) -> wp.vec3:
 
 @wp.func
 def spot_strength(lamps: Lamps, shot: Shot, way: wp.vec3) -> float:
-    """Its irradiance, on a surface that faces it, at the end of a way to it."""
+    """The light's irradiance, on a surface that faces it, at the end of a way to it."""
     squared = wp.dot(way, way)
     aim = wp.normalize(shot.location - shot.spot)
     cosine = -wp.dot(way, aim) / wp.sqrt(squared)
@@ -162,7 +162,7 @@ def in_frame(point: Point, w: wp.vec3) -> wp.vec3:
 
 @wp.func
 def out_of_frame(point: Point, w: wp.vec3) -> wp.vec3:
-    """The way back."""
+    """A direction in the scene, from the frame of tangent, bitangent and normal."""
     across = wp.normalize(wp.cross(point.n, point.tangent))
     along = wp.cross(across, point.n)
     return w[0] * along + w[1] * across + w[2] * point.n
@@ -176,7 +176,7 @@ _WIDE = wp.constant(0.447 * 0.447)
 
 @wp.func
 def scatter(point: Point, l: wp.vec3) -> wp.vec3:
-    """What the surface sends to the camera of light from l: its BRDF times the cosine."""
+    """The share of light from l that the surface sends to the camera: BRDF times the cosine."""
     if wp.dot(point.face, l) <= 0.0:
         return wp.vec3(0.0)
     if point.material == RUBBER:
@@ -190,7 +190,7 @@ def scatter(point: Point, l: wp.vec3) -> wp.vec3:
 
 @wp.func
 def shadow_start(point: Point) -> wp.vec3:
-    """Where shadow rays begin."""
+    """The point at which shadow rays begin."""
     return point.p + _OFFSET * point.face
 
 
@@ -217,7 +217,7 @@ def sun_pdf(lamps: Lamps, l: wp.vec3) -> float:
 
 @wp.func
 def area_pdf(lamps: Lamps, p: wp.vec3, l: wp.vec3) -> float:
-    """The same for the area light."""
+    """The density, per solid angle, with which the area light is sampled at l; 0 beside it."""
     if l[2] <= terms.TINY or p[2] >= lamps.area_height:
         return 0.0
     t = (lamps.area_height - p[2]) / l[2]
@@ -229,7 +229,7 @@ def area_pdf(lamps: Lamps, p: wp.vec3, l: wp.vec3) -> float:
 
 @wp.func
 def spot_pdf(lamps: Lamps, shot: Shot, p: wp.vec3, l: wp.vec3) -> float:
-    """The same for the spotlight's disk."""
+    """The density, per solid angle, with which the spotlight's disk is sampled at l."""
     way = shot.spot - p
     distance = wp.length(way)
     cosine = wp.dot(way, l) / distance
@@ -363,7 +363,7 @@ def ground_kernel(
 
 @wp.func
 def first_hit(body: Body, shot: Shot, eye: wp.vec3, d: wp.vec3) -> wp.MeshQueryRay:
-    """Where a camera ray meets the object, above the ground."""
+    """The point at which a camera ray meets the object, above the ground."""
     reach = float(1.0e4)
     if d[2] < -1.0e-4:
         reach = (shot.ground - eye[2]) / d[2]
@@ -380,7 +380,7 @@ def scout_kernel(
     seed: wp.uint32,
     out: wp.array(dtype=wp.int8, ndim=3),
 ):
-    """How many of the first samples of every pixel meet the object: (B, H, W) of int8."""
+    """The number of the first samples of a pixel that meet the object: (B, H, W) of int8."""
     b, i, j = wp.tid()
     shot = shots[b]
     own = pixel_seed(seed, view.side, i, j, 1)

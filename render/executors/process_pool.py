@@ -90,7 +90,7 @@ def _worker_main(
     scratch: Path,
     log: Path,
 ) -> None:
-    """A worker process: renders what the pipe hands it until that is None, or the pipe closes."""
+    """Run a worker process: render what the pipe hands it until that is None, or it closes."""
     try:
         faulthandler.enable()
         engine = factory(settings, threads=threads, device_index=device_index, scratch=scratch)
@@ -130,21 +130,21 @@ def _worker_main(
 
 
 class WorkerPool:
-    """Renders tasks in worker processes.
+    """A pool of worker processes that render tasks.
 
     Use it as a context manager; leaving it ends the workers within a second.
 
     Args:
-        settings: what to render with.
-        workers: how many processes.
-        threads: of each process.
-        devices: how many GPUs the workers share out among themselves.
-        timeout: seconds without a finished image after which a worker is replaced.
-        images_per_worker: images after which a worker is replaced by a fresh one.
-        log_dir: where each worker's output goes: `PREFIX-K.log` for what it did last,
+        settings: the settings that decide the pixels.
+        workers: the number of processes.
+        threads: the threads of each process.
+        devices: the number of GPUs that the workers share out among themselves.
+        timeout: the seconds without a finished image after which a worker is replaced.
+        images_per_worker: the images after which a worker is replaced by a fresh one.
+        log_dir: the folder for each worker's output: `PREFIX-K.log` for what it did last,
             `-failed` and `-lost` beside it for what went wrong last.
-        log_prefix: of those files.
-        factory: makes the engine in a worker; it must be importable there.
+        log_prefix: the beginning of the names of those files.
+        factory: the function that makes the engine in a worker; it must be importable there.
         keep: whether workers without work wait for another `run` instead of ending.
     """
 
@@ -196,7 +196,7 @@ class WorkerPool:
     def run(
         self, tasks: Iterable[Task], total: int, stop: threading.Event | None = None
     ) -> Iterator[Done | Failed]:
-        """Yields a result for each of `total` tasks, roughly in order, until `stop` is set.
+        """Yield a result for each of `total` tasks, roughly in order, until `stop` is set.
 
         Raises:
             RenderError: the engine cannot start, or workers keep dying as they start.
@@ -262,7 +262,7 @@ class WorkerPool:
     def _collect(
         self, again: collections.deque[Task], stop: threading.Event
     ) -> Iterator[Done | Failed]:
-        """Waits for the next messages and takes them in."""
+        """Wait for the next messages and take them in."""
         by_pipe = {worker.process.pipe: worker for worker in self._workers}
         for pipe in wait(list(by_pipe), timeout=0.5):
             worker = by_pipe[pipe]  # type: ignore[index]
@@ -313,7 +313,7 @@ class WorkerPool:
     def _lost(
         self, worker: _Worker, reason: str, again: collections.deque[Task]
     ) -> Iterator[Failed]:
-        """A worker that died or hangs: its image counts an attempt, the rest are only requeued."""
+        """Give up a worker: its image counts an attempt, the rest are only requeued."""
         self._stop(worker)
         self._workers.remove(worker)
         self._keep_log(worker)
@@ -341,7 +341,7 @@ class WorkerPool:
             again.appendleft(task)
 
     def _keep_log(self, worker: _Worker) -> None:
-        """Keeps the output of a lost worker beside the log that its successor starts anew."""
+        """Keep the output of a lost worker beside the log that its successor starts anew."""
         kept = worker.log.with_name(f"{worker.log.stem}-lost.log")
         with contextlib.suppress(OSError):
             worker.log.replace(kept)
@@ -371,7 +371,7 @@ def _signal_name(number: int) -> str:
 
 
 def _resident(pid: int | None) -> int:
-    """Peak resident memory of a process in bytes; 0 where the system does not say."""
+    """The peak resident memory of a process in bytes; 0 where the system does not say."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

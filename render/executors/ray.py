@@ -85,15 +85,16 @@ class RayExecutor:
     """An `Executor` on the Ray cluster that this process is connected to; `connect` makes one."""
 
     def probe(self, engine: str, device: str, threads: int) -> Probe:
-        """Asks every node that can render for the engine's version and devices.
+        """Ask every node that can render for the engine's version and devices.
 
         Args:
-            engine: its name.
-            device: "auto" and GPUs: of nodes that declare GPUs, if there are any.
-            threads: CPUs that a render process takes.
+            engine: the engine's name.
+            device: the kind of device; for "auto" and GPUs, nodes that declare GPUs are asked, if
+                there are any.
+            threads: the CPUs that a render process takes.
 
         Returns:
-            What all these nodes have.
+            The devices that all these nodes have.
 
         Raises:
             MissingExtraError, RenderError: a node lacks the engine, has another version of it or
@@ -208,7 +209,7 @@ class _Shards:
 
 
 class _Watch:
-    """Tells of nodes that come and go."""
+    """A watch that tells of nodes that come and go."""
 
     def __init__(self, threads: int, gpus: int, progress: Progress | Silent) -> None:
         self._needs, self._progress = (threads, gpus), progress
@@ -298,7 +299,7 @@ def _nodes() -> list[_Node]:
 
 @contextlib.contextmanager
 def _explaining() -> Iterator[None]:
-    """Turns what Ray says of a failed task into our own errors."""
+    """Turn what Ray says of a failed task into our own errors."""
     try:
         yield
     except RayTaskError as error:
@@ -319,13 +320,13 @@ def _explaining() -> Iterator[None]:
 
 
 def _finished(tasks: list[Any], seconds: float) -> list[Any]:
-    """The tasks that are finished, after waiting for one at most so long."""
+    """Wait for a task at most so long; return those that are finished."""
     ray.wait(tasks, timeout=seconds)
     return ray.wait(tasks, num_returns=len(tasks), timeout=0)[0]
 
 
 def _end(running: dict[Any, Interval], summary: Summary) -> None:
-    """Stops tasks as Ctrl-C stops a local render, and waits until they have written."""
+    """Stop tasks as Ctrl-C stops a local render, and wait until they have written."""
     for task in running:
         ray.cancel(task)
     until = time.monotonic() + _END
@@ -343,7 +344,7 @@ def _add(summary: Summary, part: Summary) -> None:
 
 
 def _rest(dataset: DatasetDir, interval: Interval) -> list[Interval]:
-    """What a shard lacks by what is on the disk."""
+    """The images that a shard lacks by what is on the disk."""
     there = missing_intervals(interval.stop, dataset.manifest.shard_size, dataset.shards())
     return [missing for missing in there if missing.first >= interval.first]
 
@@ -351,7 +352,7 @@ def _rest(dataset: DatasetDir, interval: Interval) -> list[Interval]:
 def _require_versions(
     node: str, engine: str, found: tuple[str, str], expected: tuple[str, str], why: str = ""
 ) -> None:
-    """Raises a RenderError where a node has another toolkit or engine than expected."""
+    """Raise a RenderError where a node has another toolkit or engine than expected."""
     if found != expected:
         raise RenderError(
             f"{node} has toolkit {found[0]} with {engine} {found[1]}, expected {expected[0]} with "
@@ -363,12 +364,12 @@ def _require_versions(
 
 
 def _probe_node(engine: str) -> tuple[str, Probe]:
-    """The toolkit's version on this node, and what its engine finds."""
+    """The toolkit's version on this node, and the devices that its engine finds."""
     return toolkit_version(), probe(engine)
 
 
 class _Renderer:
-    """What a process of Ray keeps from shard to shard: a render process, and its dataset."""
+    """The things that a process of Ray keeps from shard to shard: a pool, and its dataset."""
 
     def __init__(self, job: _NodeJob) -> None:
         self.job = job
@@ -410,7 +411,7 @@ _held: _Renderer | None = None
 
 
 def _drop() -> None:
-    """Ends what is held."""
+    """End the renderer that is held, if there is one."""
     global _held  # noqa: PLW0603
     if _held is not None:
         _held.close()

@@ -10,8 +10,9 @@ from threedident.distributions import Normal
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import SATURATION, load_preset, parse_preset, preset_names
+from threedident.render.content import dataset_settings
 from threedident.render.scene import SceneBuilder, hue_color
-from threedident.render.settings import EngineSettings, dataset_settings
+from threedident.render.settings import EngineSettings
 from threedident.storage.manifest import Manifest
 
 

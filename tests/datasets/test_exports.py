@@ -33,7 +33,9 @@ from threedident.distributions import Normal
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
-from threedident.render.settings import EngineSettings, dataset_settings
+from threedident.render.content import dataset_settings
+from threedident.render.settings import EngineSettings
+from threedident.shards import Interval
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval
 from threedident.storage.shards import write_shard

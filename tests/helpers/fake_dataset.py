@@ -13,7 +13,8 @@ import torch
 from threedident.datasets.formats.hdf5 import to_shards
 from threedident.datasets.formats.source import Origin, Source
 from threedident.presets import load_preset
-from threedident.render.settings import EngineSettings, dataset_settings
+from threedident.render.content import dataset_settings
+from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval
 from threedident.storage.shards import write_shard

@@ -70,9 +70,10 @@ def test_given_latents_are_never_altered(cli, tmp_path, options, held):
 
 def test_functions_do_not_alter_given_latents_either(tmp_path):
     pytest.importorskip("warp")
+    from threedident.render.content import dataset_settings
     from threedident.render.direct import engine as direct
     from threedident.render.images import render_images
-    from threedident.render.settings import EngineSettings, dataset_settings
+    from threedident.render.settings import EngineSettings
 
     preset = load_preset("3dident-fixed-spotlight")
     raw = np.full((2, 10), 0.5, np.float32)

@@ -316,7 +316,7 @@ def pack(dataset: Path, out: Path, split: str | None, compression: str | None) -
 
 
 def _say_written(out: Path, count: int, wanted: int | None, split: str | None = None) -> None:
-    """Says what was written, and how to look at it."""
+    """Say what was written, and how to look at it."""
     from threedident.datasets.formats.describe import count_of
 
     click.echo(f"wrote {out}: {count_of(count, wanted)} images")

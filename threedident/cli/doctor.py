@@ -1,4 +1,4 @@
-"""What is installed, in which version, and what to do about what is not."""
+"""The command doctor: checks what is installed, and says what to do about the rest."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        name: what was looked at.
+        name: the name of what was looked at.
         state: ok, missing (an extra that is not installed) or broken.
-        detail: its version, or what to do.
+        detail: the version, or what to do.
         extra: the extra it belongs to; None for what everything needs.
     """
 
@@ -70,7 +70,7 @@ NAME_WIDTH = 2 + max(len(name) for packages in PACKAGES.values() for name in pac
 
 
 def look() -> Iterator[Finding]:
-    """Looks at everything the toolkit can use, and gives what it finds one by one."""
+    """Look at everything the toolkit can use; yield a finding for each."""
     yield Finding("threedident", "ok", metadata.version("threedident"))
     yield _python()
     for extra, packages in PACKAGES.items():

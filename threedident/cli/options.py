@@ -277,7 +277,7 @@ def parse_conditional(
     change: str | None,
     factors: tuple[str, ...] = FACTOR_NAMES,
 ) -> Distribution:
-    """The conditional that the options describe, over the columns `factors`."""
+    """Make the conditional that the options describe, over the columns `factors`."""
     from threedident.distributions import (
         Change,
         GeneralizedNormal,
@@ -371,7 +371,7 @@ split_option = click.option(
 
 
 def check_figure(target: Path) -> None:
-    """Complains of a figure's place before the work for it is done."""
+    """Fail early if the figure cannot be written."""
     from threedident.storage.atomic_files import explaining_write_errors
 
     if target.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
@@ -386,7 +386,7 @@ def check_figure(target: Path) -> None:
 
 
 def save_figure(figure: Any, target: Path, say: Callable[[str], None] = click.echo) -> None:
-    """Saves a picture of Pillow's or a figure of matplotlib's."""
+    """Save a picture of Pillow's or a figure of matplotlib's."""
     from threedident.storage.atomic_files import explaining_write_errors
 
     check_figure(target)

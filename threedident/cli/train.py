@@ -137,7 +137,7 @@ def train(
 
 
 def _place_of_test_images(out: Path) -> str:
-    """Where the images lie that a run was scored on, quoted for a shell; TEST where none are."""
+    """The place of the images that a run was scored on, quoted for a shell; else TEST."""
     from threedident.baselines.training.run_folder import read_places
 
     test = read_places(out).get("test")
