@@ -23,7 +23,7 @@ from threedident.distributions.serialisation import parse_space, space_as_dict
 from threedident.distributions.spaces import Box, Space, Sphere
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
-from threedident.storage.atomic_files import read_toml
+from threedident.plain_data import read_toml
 
 OBSERVATIONS = ("synthetic", "images")
 PAIRS = ("matched", "rendered", "views", "none")

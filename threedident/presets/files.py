@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from threedident.errors import UsageError
+from threedident.plain_data import read_toml
 from threedident.presets.preset import Preset, parse_preset
-from threedident.storage.atomic_files import read_toml
 
 DEFAULT_PRESET = "3dident"
 #: Stands for the table best_r2 in a file whose best R2 follows from its other fields.

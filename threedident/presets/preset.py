@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident import plain_data
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, NUM_FACTORS, factor_index
+from threedident.plain_data import Misfit
 
 MATERIALS = ("rubber", "metal", "crystal")
 HUES = ("unwrapped", "wrapped")
@@ -251,69 +253,65 @@ def parse_preset(data: Mapping[str, Any], source: str) -> Preset:
         UsageError: a field is unknown, missing, of the wrong type or out of range.
     """
 
-    def fail(message: str) -> UsageError:
-        return UsageError(f"{source}: {message}")
+    with plain_data.explaining(source):
+        return _parse(data)
 
-    known = {field.name for field in dataclasses.fields(Preset)}
-    for key in data:
-        if key not in known:
-            raise fail(f"unknown field {key!r}: expected some of {', '.join(sorted(known))}")
 
-    def text(key: str, default: str, choices: tuple[str, ...] = ()) -> str:
-        value = data.get(key, default)
-        if not isinstance(value, str) or (choices and value not in choices):
-            wanted = f"one of {', '.join(choices)}" if choices else "a string"
-            raise fail(f"{key} must be {wanted}, found {value!r}")
-        return value
-
-    def number(value: Any, what: str) -> float:
-        real = isinstance(value, int | float) and not isinstance(value, bool)
-        if not real or not abs(value) <= _LARGEST:
-            raise fail(f"{what} must be a finite number, at most {_LARGEST:g}, found {value!r:.40}")
-        return float(value)
-
-    def table(key: str) -> dict[str, Any]:
-        value = data.get(key, {})
-        if not isinstance(value, Mapping):
-            raise fail(f"{key} must be a table of factors, found {value!r}")
-        for name in value:
-            if name not in FACTOR_NAMES:
-                raise fail(
-                    f"unknown factor {name!r} in {key}: expected some of {', '.join(FACTOR_NAMES)}"
-                )
-        return dict(value)
-
-    ranges: dict[str, tuple[float, float]] = {}
-    given = table("ranges")
+def _parse(data: Mapping[str, Any]) -> Preset:
+    plain_data.refuse_unknown(data, sorted(field.name for field in dataclasses.fields(Preset)))
+    pairs, ranges = _factors(data, "ranges"), {}
     for name in FACTOR_NAMES:
-        if name not in given:
-            raise fail(f"ranges lacks {name}: expected all {NUM_FACTORS} factors")
-        pair = given[name]
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise fail(f"ranges.{name} must be [low, high], found {pair!r}")
-        low, high = (number(v, f"ranges.{name}") for v in pair)
-        if low > high:
-            raise fail(f"ranges.{name} must be [low, high], found {pair!r}")
-        ranges[name] = (low, high)
-    fixed = {name: number(value, f"fixed.{name}") for name, value in table("fixed").items()}
-    for name, value in fixed.items():
-        if not -1 <= value <= 1:
-            raise fail(f"fixed.{name} is a raw value in [-1, 1], found {value}")
-    best = {name: number(value, f"best_r2.{name}") for name, value in table("best_r2").items()}
-    for name, value in best.items():
-        if not 0 <= value <= 1:
-            raise fail(f"best_r2.{name} must lie in [0, 1], found {value}")
-    scale = number(data.get("scale", 1.5), "scale")
+        if name not in pairs:
+            raise Misfit(f"ranges lacks {name}: expected all {NUM_FACTORS} factors")
+        ranges[name] = _parse_range(pairs[name], f"ranges.{name}")
+    scale = plain_data.number(data.get("scale", 1.5), "scale", _LARGEST)
     if scale <= 0:
-        raise fail(f"scale must be > 0, found {scale}")
+        raise Misfit(f"scale must be > 0, found {scale}")
+    fixed, best = _factors(data, "fixed"), _factors(data, "best_r2")
     return Preset(
-        name=text("name", "unnamed"),
-        description=text("description", ""),
+        name=plain_data.text(data.get("name", "unnamed"), "name"),
+        description=plain_data.text(data.get("description", ""), "description"),
         ranges=ranges,
-        hue=text("hue", "unwrapped", HUES),
-        shape=text("shape", "teapot"),
-        material=text("material", "rubber", MATERIALS),
+        hue=plain_data.choice(data.get("hue", "unwrapped"), "hue", HUES),
+        shape=plain_data.text(data.get("shape", "teapot"), "shape"),
+        material=plain_data.choice(data.get("material", "rubber"), "material", MATERIALS),
         scale=scale,
-        fixed={name: fixed[name] for name in FACTOR_NAMES if name in fixed},
-        best_r2={name: best[name] for name in FACTOR_NAMES if name in best},
+        fixed={
+            name: _parse_share(fixed[name], f"fixed.{name}", -1, "is a raw value in [-1, 1]")
+            for name in FACTOR_NAMES
+            if name in fixed
+        },
+        best_r2={
+            name: _parse_share(best[name], f"best_r2.{name}", 0, "must lie in [0, 1]")
+            for name in FACTOR_NAMES
+            if name in best
+        },
     )
+
+
+def _factors(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A table of factors; empty where the data have none."""
+    values = plain_data.table(data.get(key, {}), key, "factors")
+    for name in values:
+        if name not in FACTOR_NAMES:
+            raise Misfit(
+                f"unknown factor {name!r:.60} in {key}: expected some of {', '.join(FACTOR_NAMES)}"
+            )
+    return values
+
+
+def _parse_range(pair: Any, where: str) -> tuple[float, float]:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise Misfit(f"{where} must be [low, high], found {pair!r:.80}")
+    low, high = (plain_data.number(value, where, _LARGEST) for value in pair)
+    if low > high:
+        raise Misfit(f"{where} must be [low, high], found {pair!r:.80}")
+    return low, high
+
+
+def _parse_share(value: Any, where: str, least: float, rule: str) -> float:
+    """A number from `least` to 1."""
+    share = plain_data.number(value, where, _LARGEST)
+    if not least <= share <= 1:
+        raise Misfit(f"{where} {rule}, found {share}")
+    return share

@@ -1,4 +1,4 @@
-"""Atomic file writes, and safe readers for small files."""
+"""Atomic file writes, and readers of JSON and .npy files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.errors import DatasetError, UsageError
+from threedident.errors import DatasetError
 from threedident.system import leftovers
-
-#: Bytes. What Python's parser needs grows with the square of the size.
-LARGEST_TOML = 20_000
 
 _TEMPORARY = ".tmp-"
 #: What file systems without hard links answer.
@@ -116,32 +113,6 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         raise ValueError(f"{path}: there is no such file") from None
     except Exception as error:  # numpy's parsers raise many kinds
         raise ValueError(f"{path}: not a .npy array ({error})") from error
-
-
-def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Read a small TOML file.
-
-    Args:
-        path: the file.
-        what: the name of the file in errors.
-
-    Raises:
-        UsageError: the file cannot be read, is not TOML, or is too large.
-    """
-    import tomllib
-
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_TOML + 1)
-        if len(content) > LARGEST_TOML:
-            raise ValueError(f"it is larger than {LARGEST_TOML} bytes")
-        return tomllib.loads(content.decode("utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"cannot read {what}: there is no such file") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {what}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # also of numbers of many digits
-        raise UsageError(f"{what}: not valid TOML ({error})") from error
 
 
 def write_json(path: Path, data: Any) -> None:
