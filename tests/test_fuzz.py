@@ -57,7 +57,6 @@ from threedident.presets import load_preset
 from threedident.render.content import dataset_settings
 from threedident.render.mesh import get_mesh, load_mesh
 from threedident.render.settings import EngineSettings
-from threedident.storage import directory as store
 from threedident.storage import manifest as store
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval

@@ -24,7 +24,6 @@ from threedident.render.content import dataset_settings
 from threedident.render.dataset import render_dataset
 from threedident.render.mesh import SHAPES
 from threedident.render.settings import EngineSettings, probe
-from threedident.storage.directory import read_manifest
 from threedident.storage.manifest import read_manifest, settings_fingerprint
 
 TOLERANCE = 1e-6

@@ -35,7 +35,6 @@ from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
 from threedident.render.content import dataset_settings
 from threedident.render.settings import EngineSettings
-from threedident.shards import Interval
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval
 from threedident.storage.shards import write_shard

@@ -23,7 +23,6 @@ from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.render.content import dataset_settings
 from threedident.render.settings import EngineSettings
-from threedident.shards import Interval
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval
 from threedident.storage.shards import write_shard
