@@ -123,7 +123,7 @@ def available_devices() -> dict[str, int]:
     """Count the devices that Cycles can use here, by kind: {"cpu": 1, ...}."""
     preferences = import_bpy().context.preferences.addons["cycles"].preferences
     preferences.refresh_devices()
-    found = {"cpu": 1}
+    counts = {"cpu": 1}
     for kind, backend in GPU_BACKENDS.items():
         try:
             devices = preferences.get_devices_for_type(backend)
@@ -131,8 +131,8 @@ def available_devices() -> dict[str, int]:
             continue
         count = sum(device.type == backend for device in devices or ())
         if count:
-            found[kind] = count
-    return found
+            counts[kind] = count
+    return counts
 
 
 class BlenderEngine:

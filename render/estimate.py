@@ -128,8 +128,27 @@ def measure(
         starts = list(pool.starts)
     seconds = np.array(later)
     start = float(np.mean(starts) + np.mean(list(first.values())) - seconds.mean())
-    stack = np.stack([images[i % len(images)] for i in range(shard_size)])
     rows = np.arange(shard_size) % len(latents)
+    write, size = _write_one(
+        settings,
+        np.stack([images[i % len(images)] for i in range(shard_size)]),
+        raw_latents[rows],
+        folder=folder,
+        compression=compression,
+    )
+    return Measured(options.workers, max(start, 0.0), seconds, write, size)
+
+
+def _write_one(
+    settings: EngineSettings,
+    images: npt.NDArray[np.uint8],
+    raw: npt.NDArray[np.float32],
+    *,
+    folder: Path,
+    compression: str,
+) -> tuple[float, int]:
+    """Write a shard and remove it again; the seconds that it took, and its bytes."""
+    latents = settings.preset.to_scene(raw)
     with (
         explaining_write_errors(folder),
         tempfile.TemporaryDirectory(prefix=".3dident-estimate-", dir=folder) as scratch,
@@ -137,18 +156,16 @@ def measure(
         began = time.monotonic()
         path = write_shard(
             Path(scratch),
-            Interval(0, shard_size),
-            images=stack,
-            raw_latents=raw_latents[rows],
-            latents=latents[rows],
-            sums=ImageSums.of(stack, SceneBuilder(settings.preset).share_in_frame(latents[rows])),
+            Interval(0, len(images)),
+            images=images,
+            raw_latents=raw,
+            latents=latents,
+            sums=ImageSums.of(images, SceneBuilder(settings.preset).share_in_frame(latents)),
             fingerprint="",
             provenance={},
             compression=compression,
         )
-        return Measured(
-            options.workers, max(start, 0.0), seconds, time.monotonic() - began, path.stat().st_size
-        )
+        return time.monotonic() - began, path.stat().st_size
 
 
 @dataclasses.dataclass(frozen=True)

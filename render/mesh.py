@@ -48,15 +48,15 @@ class Mesh:
 
     def warnings(self) -> list[str]:
         """List what may go wrong in images of this mesh, a line each."""
-        found = []
+        lines = []
         if self.dropped:
-            found.append(f"the mesh has {self.dropped} faces without area: they are left out")
+            lines.append(f"the mesh has {self.dropped} faces without area: they are left out")
         if count := self.open_edges():
-            found.append(
+            lines.append(
                 f"the mesh has {count} open edges: where one looks into it, its inner side is "
                 "shaded as if it were an outer one, and light may fall through"
             )
-        return found
+        return lines
 
     def open_edges(self) -> int:
         """Count the edges that belong to one face alone, vertices at one place taken as one."""

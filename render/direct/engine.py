@@ -60,11 +60,13 @@ def available_devices() -> dict[str, int]:
 
 def _device_name(device: str, index: int) -> str:
     """Find Warp's name for a device; "auto" is the GPU where there is one."""
-    found = available_devices()
-    kind = ("cuda" if "cuda" in found else "cpu") if device == "auto" else device
-    if kind not in found:
-        raise UsageError(f"no {device} device for the direct engine; here are: {', '.join(found)}")
-    return "cpu" if kind == "cpu" else f"cuda:{index % found['cuda']}"
+    available = available_devices()
+    kind = ("cuda" if "cuda" in available else "cpu") if device == "auto" else device
+    if kind not in available:
+        raise UsageError(
+            f"no {device} device for the direct engine; here are: {', '.join(available)}"
+        )
+    return "cpu" if kind == "cpu" else f"cuda:{index % available['cuda']}"
 
 
 def filter_table() -> npt.NDArray[np.float32]:

@@ -112,28 +112,28 @@ class RayExecutor:
                 + ". Start nodes that declare them, or choose other --threads or --device"
             )
         with _explaining():
-            asked = [
+            tasks = [
                 ray.remote(num_cpus=0, num_gpus=gpus, max_calls=0)(_probe_node)
                 .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False))
                 .remote(engine)
                 for node in able
             ]
-            found: list[tuple[str, str, Probe]] = []
-            for node, task in zip(able, asked, strict=True):
+            answers: list[tuple[str, str, Probe]] = []
+            for node, task in zip(able, tasks, strict=True):
                 # A node that has died may be listed for a while.
                 with contextlib.suppress(NodeDiedError, TaskUnschedulableError):
-                    found.append((node.name, *ray.get(task)))
-        if not found:
+                    answers.append((node.name, *ray.get(task)))
+        if not answers:
             raise RenderError("all nodes of the Ray cluster that could render are gone: restart it")
-        first, _, its = found[0]
+        first, _, its = answers[0]
         own = (toolkit_version(), its.version)
-        for name, toolkit, its in found:
+        for name, toolkit, its in answers:
             _require_versions(
                 f"node {name}", engine, (toolkit, its.version), own, f", as on {first}"
             )
-        shared = set.intersection(*(set(its.devices) for *_, its in found))
+        shared = set.intersection(*(set(its.devices) for *_, its in answers))
         # A task gets one GPU to itself, whatever else its node has.
-        return Probe(own[1], {kind: 1 for kind in found[0][2].devices if kind in shared})
+        return Probe(own[1], {kind: 1 for kind in answers[0][2].devices if kind in shared})
 
     def default_workers(self, device: str, available: Probe, threads: int) -> int:
         """More than any cluster runs at once: it runs what fits."""
@@ -345,8 +345,8 @@ def _add(summary: Summary, part: Summary) -> None:
 
 def _rest(dataset: DatasetDir, interval: Interval) -> list[Interval]:
     """The images that a shard lacks by what is on the disk."""
-    there = missing_intervals(interval.stop, dataset.manifest.shard_size, dataset.shards())
-    return [missing for missing in there if missing.first >= interval.first]
+    missing = missing_intervals(interval.stop, dataset.manifest.shard_size, dataset.shards())
+    return [each for each in missing if each.first >= interval.first]
 
 
 def _require_versions(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +29,9 @@ from threedident.cli.options import (
 )
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
+
+if TYPE_CHECKING:
+    from threedident.datasets.matching_report import Report
 
 
 @main.command()
@@ -170,16 +175,16 @@ def stats(dataset: Path, split: str | None) -> None:
     if find_form(dataset) == "shards" and split is None:
         directory = DatasetDir.open(dataset)
         try:
-            found = directory.write_stats()
+            statistics = directory.write_stats()
         except DatasetError as error:
-            found = directory.compute_stats()
+            statistics = directory.compute_stats()
             say(f"stats.json is not rewritten: {error}")
     else:
         with open_dataset(dataset, split) as source:
-            found = source.stats() or {}
-            if "definitions" not in found:  # little or nothing is recorded
-                found = measure(source)
-    click.echo(json.dumps(found, indent=2))
+            statistics = source.stats() or {}
+            if "definitions" not in statistics:  # little or nothing is recorded
+                statistics = measure(source)
+    click.echo(json.dumps(statistics, indent=2))
 
 
 @main.command()
@@ -231,12 +236,7 @@ def pairs(
     """
     import json
 
-    import numpy as np
-
-    from threedident.distributions import PairProcess, check_matchable
-    from threedident.distributions.spaces import Box
     from threedident.factors import factor_columns
-    from threedident.latents import sample_raw_latents
 
     if (dataset is None) == (count is None):
         raise UsageError("expected a dataset, or --n for latents that are not rendered yet")
@@ -246,50 +246,92 @@ def pairs(
             import matplotlib  # noqa: F401
         except ImportError as error:
             raise MissingExtraError("matplotlib", "train", "the figure") from error
+    columns = factor_columns(factors or FACTOR_NAMES)
+    report, source = (
+        _examine_rendered(dataset, columns, draws, seed)
+        if dataset is not None and _is_rendered_in_pairs(dataset, conditional)
+        else _examine_matched(dataset, count, columns, conditional, index, draws, seed)
+    )
 
-    columns = list(factor_columns(factors or FACTOR_NAMES))
-    names = tuple(FACTOR_NAMES[c] for c in columns)
-    rendered, latents = False, np.empty((0, len(names)), np.float32)
-    if dataset is not None:
-        from threedident.datasets.formats import open_dataset
-
-        with open_dataset(dataset) as source:
-            rendered = source.manifest is not None and source.manifest.pair_process is not None
-            latents = source.raw_latents[:, columns]
-        if rendered and conditional.any_given:
-            raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
-    if not rendered:
-        process = PairProcess(Box(len(names)), conditional.parse(names))
-        check_matchable(process.conditional, latents, names)
-
-    from threedident.datasets.dataset import ThreeDIdent
-    from threedident.datasets.latent_matcher import LatentMatcher, index_path
-    from threedident.datasets.matching_report import examine, examine_pairs, figure, table
-    from threedident.datasets.pairs import PositivePairs
+    from threedident.datasets.matching_report import figure, table
 
     title = f"{count} latents" if dataset is None else dataset.name
-    if rendered:
-        assert dataset is not None
-        report = examine_pairs(PositivePairs(ThreeDIdent(dataset, factors=names)), draws, seed)
-        what = f"{report.images // 2} rendered pairs"
-    else:
-        kept = None
-        if count is not None:
-            latents = sample_raw_latents(range(count), seed=0, split="train")[:, columns]
-        elif dataset is not None:
-            kept = index_path(dataset, tuple(columns), index, len(latents))
-        matcher = LatentMatcher(latents, index=index, path=kept)
-        report = examine(matcher, process, names, draws=draws, seed=seed)
-        what = f"{report.images} images, {matcher.factory}"
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:
-        click.echo(f"{title}: {what}; {report.conditional}, {draws} draws")
+        click.echo(f"{title}: {source}; {report.conditional}, {draws} draws")
         for line in table(report):
             click.echo(line)
     if out is not None:
         announce = say if as_json else click.echo
         save_figure(figure(report, f"{title}: {report.conditional}"), out, announce)
+
+
+def _is_rendered_in_pairs(dataset: Path, conditional: ConditionalOptions) -> bool:
+    """Whether a dataset's images were rendered in pairs; it then has its conditional.
+
+    Raises:
+        UsageError: they were, and another conditional is given.
+    """
+    from threedident.datasets.formats import open_dataset
+
+    with open_dataset(dataset) as source:
+        rendered = source.manifest is not None and source.manifest.pair_process is not None
+    if rendered and conditional.any_given:
+        raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
+    return rendered
+
+
+def _examine_rendered(
+    dataset: Path, columns: Sequence[int], draws: int, seed: int
+) -> tuple[Report, str]:
+    """Measure pairs that were rendered; return the report, and a phrase on what was measured."""
+    from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.matching_report import examine_pairs
+    from threedident.datasets.pairs import PositivePairs
+
+    names = tuple(FACTOR_NAMES[c] for c in columns)
+    report = examine_pairs(PositivePairs(ThreeDIdent(dataset, factors=names)), draws, seed)
+    return report, f"{report.images // 2} rendered pairs"
+
+
+def _examine_matched(
+    dataset: Path | None,
+    count: int | None,
+    columns: Sequence[int],
+    conditional: ConditionalOptions,
+    index: str,
+    draws: int,
+    seed: int,
+) -> tuple[Report, str]:
+    """Measure pairs that are matched, in a dataset or among `count` latents; return as above."""
+    import numpy as np
+
+    from threedident.distributions import PairProcess, check_matchable
+    from threedident.distributions.spaces import Box
+    from threedident.latents import sample_raw_latents
+
+    names = tuple(FACTOR_NAMES[c] for c in columns)
+    latents = np.empty((0, len(names)), np.float32)
+    if dataset is not None:
+        from threedident.datasets.formats import open_dataset
+
+        with open_dataset(dataset) as source:
+            latents = source.raw_latents[:, list(columns)]
+    process = PairProcess(Box(len(names)), conditional.parse(names))
+    check_matchable(process.conditional, latents, names)
+
+    from threedident.datasets.latent_matcher import LatentMatcher, index_path
+    from threedident.datasets.matching_report import examine
+
+    kept = None
+    if count is not None:
+        latents = sample_raw_latents(range(count), seed=0, split="train")[:, list(columns)]
+    elif dataset is not None:
+        kept = index_path(dataset, tuple(columns), index, len(latents))
+    matcher = LatentMatcher(latents, index=index, path=kept)
+    report = examine(matcher, process, names, draws=draws, seed=seed)
+    return report, f"{report.images} images, {matcher.factory}"
 
 
 @main.command()
@@ -451,10 +493,10 @@ def download(
         raise UsageError("--out is missing: the directory to write")
     with fetching.open_session() as session:
         files = fetching.list_record(session, record, api)
-        there = [file.name for file in files]
+        recorded = [file.name for file in files]
         for name in names:
-            if name not in there:
-                raise UsageError(f"the record has no file {name!r}: it has {', '.join(there)}")
+            if name not in recorded:
+                raise UsageError(f"the record has no file {name!r}: it has {', '.join(recorded)}")
         files = [file for file in files if not names or file.name in names]
         if out is None or listing:
             for file in files:
@@ -527,7 +569,7 @@ def compare_release(
         click.echo(f"{dataset}: {len(source)} images")
         for line in release.describe_latents(source, presets):
             click.echo(line)
-        found = release.compare(
+        comparison = release.compare(
             source,
             presets,
             count=count,
@@ -536,7 +578,7 @@ def compare_release(
             device=device,
             workers=workers,
         )
-    for line in found.lines():
+    for line in comparison.lines():
         click.echo(line)
     if out is not None:
-        save_figure(found.figure(), out)
+        save_figure(comparison.figure(), out)

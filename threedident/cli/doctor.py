@@ -122,14 +122,14 @@ def _blender() -> list[Finding]:
     from threedident.render.settings import probe
 
     try:
-        found = probe()
+        available = probe()
     except ThreeDIdentError as error:
         return [Finding("Blender", "broken", str(error), "render")]
     devices = ", ".join(
-        kind if count == 1 else f"{kind} ({count})" for kind, count in found.devices.items()
+        kind if count == 1 else f"{kind} ({count})" for kind, count in available.devices.items()
     )
     return [
-        Finding("Blender", "ok", found.version, "render"),
+        Finding("Blender", "ok", available.version, "render"),
         Finding("render devices", "ok", devices, "render"),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,9 @@ from threedident.cli.options import (
     trust_option,
 )
 from threedident.errors import UsageError
+
+if TYPE_CHECKING:
+    from threedident.evaluate.evaluation import EvaluationResult
 
 
 def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -174,7 +178,7 @@ def evaluate(
 
     from threedident.evaluate import evaluation as run
 
-    found = run.evaluate_inputs(
+    evaluation = run.evaluate_inputs(
         inputs,
         folds=2 if folds == "2" else folds,
         bootstrap=bootstrap,
@@ -184,16 +188,22 @@ def evaluate(
         memory_limit=memory_limit,
     )
     # What lies there was looked at before the work, which is not to be lost by now.
-    run.write(found, out, overwrite=True)
-    what = found.scores["submission"]
-    click.echo(f"{what['name']}: {what['codes']} codes of {len(found.z)} images")
-    if what["about"]:
-        click.echo(what["about"])
-    if what["network_blocked"] is False:
-        click.echo("this system could not take the network from the encoder's process")
-    for line in run.summary(found.scores):
-        click.echo(line)
+    run.write(evaluation, out, overwrite=True)
+    _print_scores(evaluation)
     click.echo(f"wrote {out / SCORES}, {out / REPORT} and {out / EMBEDDINGS}")
+
+
+def _print_scores(evaluation: EvaluationResult) -> None:
+    from threedident.evaluate.evaluation import summary
+
+    about = evaluation.scores["submission"]
+    click.echo(f"{about['name']}: {about['codes']} codes of {len(evaluation.z)} images")
+    if about["about"]:
+        click.echo(about["about"])
+    if about["network_blocked"] is False:
+        click.echo("this system could not take the network from the encoder's process")
+    for line in summary(evaluation.scores):
+        click.echo(line)
 
 
 def _split_list(given: tuple[str, ...]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +18,9 @@ from threedident.cli.options import (
     workers_option,
 )
 from threedident.errors import UsageError
+
+if TYPE_CHECKING:
+    from threedident.evaluate.leaderboard.reverify import Verdict
 
 
 @main.group(cls=Group)
@@ -173,7 +177,7 @@ def leaderboard_check(
         if fresh is not None:
             check_fresh_seed(run, fresh)
         check_encoder(run, encoder)
-    bad = 0
+    all_hold = True
     with tempfile.TemporaryDirectory(prefix="3dident-fresh-") as scratch:
         target = out or Path(scratch) / "fresh"
         for run in runs:
@@ -182,16 +186,19 @@ def leaderboard_check(
                 assert data is not None
                 verdict = recheck(run, data, encoder)
             else:
-                for remark in render_fresh(
-                    run, fresh, target, count=count, data=data, workers=workers
-                ):
+                options: dict[str, Any] = {"count": count, "data": data, "workers": workers}
+                for remark in render_fresh(run, fresh, target, **options):
                     click.echo(f"  note: {remark}")
                 verdict = recheck_fresh(run, target, encoder)
-            for line in verdict.lines:
-                click.echo(f"  {line}")
-            for fault in verdict.faults:
-                say(f"  fault: {fault}")
-            click.echo(f"  {'it holds' if verdict.holds else 'it does not hold'}")
-            bad += not verdict.holds
-    if bad:
+            _print_verdict(verdict)
+            all_hold = all_hold and verdict.holds
+    if not all_hold:
         raise SystemExit(1)
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    for line in verdict.lines:
+        click.echo(f"  {line}")
+    for fault in verdict.faults:
+        say(f"  fault: {fault}")
+    click.echo(f"  {'it holds' if verdict.holds else 'it does not hold'}")

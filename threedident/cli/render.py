@@ -378,50 +378,17 @@ def compare_engines(
     Example:
       3dident compare-engines --n 16 --quality reference --out engines.png
     """
-    import numpy as np
-
     from threedident.latents import sample_raw_latents
-    from threedident.render.color import psnr
-    from threedident.render.figures import comparison_sheet
-    from threedident.render.images import render_images
-    from threedident.render.quality import QUALITIES
+    from threedident.render.comparison import compare_engines as compare
 
     if out is not None:
         check_figure(out)
     preset = generator.load()
     raw = preset.hold_fixed(sample_raw_latents(range(count), seed=seed, split="test"))
-    images = {
-        each: render_images(
-            raw,
-            preset,
-            resolution=how.resolution,
-            quality=how.quality,
-            device=how.device if each == how.engine else "auto",
-            engine=each,
-            workers=how.workers,
-            title=each,
-        )
-        for each in sorted(QUALITIES, reverse=True)  # the quick one first: it complains at once
-    }
-    found = np.array([psnr(a, b) for a, b in zip(images["cycles"], images["direct"], strict=True)])
-    click.echo(
-        f"{count} images, {how.resolution} x {how.resolution}, quality {how.quality}: PSNR between "
-        f"the engines mean {found.mean():.1f} dB, worst {found.min():.1f} dB\n"
-    )
-    click.echo(f"{'mean PSNR, dB, by raw value':<28}{'-1 to -1/3':>12}{'to 1/3':>12}{'to 1':>12}")
-    third = np.clip(((raw + 1) * 1.5).astype(int), 0, 2)
-    for column, name in enumerate(FACTOR_NAMES):
-        means = [
-            f"{found[third[:, column] == k].mean():.1f}" if (third[:, column] == k).any() else "-"
-            for k in range(3)
-        ]
-        click.echo(f"{name:<28}" + "".join(f"{text:>12}" for text in means))
+    comparison = compare(raw, preset, **dataclasses.asdict(how))
+    click.echo(comparison)
     if out is not None:
-        order = np.argsort(found)[: min(count, 16)]
-        sheet = comparison_sheet(
-            images["cycles"][order], images["direct"][order], found[order], [int(i) for i in order]
-        )
-        save_figure(sheet, out)
+        save_figure(comparison.figure(), out)
 
 
 @main.command()

@@ -148,8 +148,8 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
     """The final R2 and MCC of every factor, a line each."""
     from threedident.evaluate.text_tables import factor_table
 
-    found = result.get("per_factor") or {}
-    columns = {"R2": found.get("linear_r2") or (), "MCC": found.get("mcc") or ()}
+    scores = result.get("per_factor") or {}
+    columns = {"R2": scores.get("linear_r2") or (), "MCC": scores.get("mcc") or ()}
     count = max(map(len, columns.values()))
     names = result["data"].get("factors") or [f"factor {number}" for number in range(count)]
     table = [(label, dict(zip(names, values, strict=False))) for label, values in columns.items()]
@@ -256,8 +256,8 @@ def export(checkpoint: Path, out: Path, resolution: int) -> None:
     """
     from threedident.evaluate.submissions import onnx_export as exporting
 
-    made = exporting.export(checkpoint, out, resolution=resolution)
+    exported = exporting.export(checkpoint, out, resolution=resolution)
     click.echo(
-        f"wrote {out}: {made.size / 1e6:.1f} MB, {made.codes} codes, opset {made.opset}; at most "
-        f"{made.difference:.2g} from torch's codes"
+        f"wrote {out}: {exported.size / 1e6:.1f} MB, {exported.codes} codes, opset "
+        f"{exported.opset}; at most {exported.difference:.2g} from torch's codes"
     )
