@@ -72,7 +72,7 @@ class EvaluationResult:
         z_hat: (N, m) float32, the codes.
         data: the test set.
         submission: the submission.
-        notes: which manifest beside the submission was read, or why it was not, a line each.
+        notes: lines on the manifest that was read beside the submission, or why it was not.
     """
 
     file: ScoresFile

@@ -44,7 +44,7 @@ class Inputs:
     Attributes:
         submission: the submission.
         manifest: the declaration of its authors; None where there is none, or none of it.
-        notes: which manifest was read, or why one was not, a line each.
+        notes: lines on the manifest that was read, or why one was not.
         data: the test set, open.
         metrics: names from `METRICS`.
         train: the images that `reference:pca` is fitted on, open; None: the test set's.

@@ -127,7 +127,7 @@ class DataRecord:
 
     @property
     def identity(self) -> DatasetIdentity:
-        """Which dataset it is."""
+        """The identity of the dataset."""
         return DatasetIdentity(self.fingerprint, self.images)
 
     @classmethod

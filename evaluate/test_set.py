@@ -68,7 +68,7 @@ class TestSet:
 
     @property
     def identity(self) -> DatasetIdentity:
-        """Which dataset it is."""
+        """The identity of the dataset."""
         return identity_of(self.source)
 
     def as_dataset(self) -> ThreeDIdent:

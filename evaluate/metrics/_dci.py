@@ -84,14 +84,7 @@ def dci(
         >>> round(score.value, 2), score.parts["importance"].round().tolist()
         (1.0, [[0.0, 2.0], [2.0, 0.0]])
     """
-    if regressor not in REGRESSORS:
-        raise UsageError(f"regressor must be one of {', '.join(REGRESSORS)}, found {regressor!r}")
-    if importance not in IMPORTANCES:
-        raise UsageError(
-            f"importance must be one of {', '.join(IMPORTANCES)}, found {importance!r}"
-        )
-    if folds == "in-sample":
-        raise UsageError("DCI scores held-out rows: use folds=2 or 'single'")
+    _check_arguments(regressor, importance, folds)
     factors, codes = checked_one_by_one(z, z_hat, 2, 2)
     factors, codes = factors[:most], standardised(codes[:most])
     kept = varying(factors)
@@ -137,6 +130,17 @@ def dci(
         choices,
         Resample(drawn_folds(len(factors), folds), replicate),
     )
+
+
+def _check_arguments(regressor: str, importance: str, folds: Folds) -> None:
+    if regressor not in REGRESSORS:
+        raise UsageError(f"regressor must be one of {', '.join(REGRESSORS)}, found {regressor!r}")
+    if importance not in IMPORTANCES:
+        raise UsageError(
+            f"importance must be one of {', '.join(IMPORTANCES)}, found {importance!r}"
+        )
+    if folds == "in-sample":
+        raise UsageError("DCI scores held-out rows: use folds=2 or 'single'")
 
 
 def _scores(table: Float64, r2: Float64, kept: Bools) -> dict[str, Float64]:

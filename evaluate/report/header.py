@@ -1,4 +1,4 @@
-"""What a report says in words: of the submission, of the data, warnings, and how it was made."""
+"""The words of a report: its submission, its data, warnings, and how it was made."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -23,6 +23,7 @@ from threedident import defaults
 from threedident.datasets.formats.source import Source
 from threedident.errors import UsageError
 from threedident.evaluate.runner import protocol
+from threedident.evaluate.runner.process_tree import descendants, memory_of, runs
 from threedident.evaluate.seen import read_claim
 from threedident.evaluate.submissions.embeddings import MOST_CODES
 from threedident.evaluate.submissions.submission import TRUSTED, Submission
@@ -50,10 +51,10 @@ class Images(Protocol):
 
     @property
     def source(self) -> Source:
-        """The files, open."""
+        """The files, which are open."""
 
     def __len__(self) -> int:
-        """The number of images."""
+        """Return the number of images."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +218,7 @@ class _Process:
 
     def _kill(self) -> None:
         """End the process and all that it has started."""
-        below = _descendants(self._process.pid)
+        below = descendants(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for pid in below:  # those that have made a session of their own
@@ -225,7 +226,7 @@ class _Process:
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
         patience = time.monotonic() + _PATIENCE
-        while any(map(_runs, below)) and time.monotonic() < patience:
+        while any(map(runs, below)) and time.monotonic() < patience:
             time.sleep(0.01)
 
     def ready(self) -> dict[str, Any]:
@@ -272,12 +273,12 @@ class _Process:
         kind, first, second = protocol.HEAD.unpack(self._read(protocol.HEAD.size))
         if kind == protocol.Kind.ERROR:
             text = self._read(min(first, protocol.MOST_TEXT)).decode("utf-8", "replace")
-            failure, said = text[:1], _printable(text[1:])
+            failure, message = text[:1], _printable(text[1:])
             if failure == protocol.FAILURES["known"]:
-                raise UsageError(said)
+                raise UsageError(message)
             if failure == protocol.FAILURES["memory"]:
-                raise self._out_of_memory(said)
-            raise UsageError(f"{self._name} failed{self._where()}: {said}")
+                raise self._out_of_memory(message)
+            raise UsageError(f"{self._name} failed{self._where()}: {message}")
         return kind, first, second
 
     def _read(self, count: int) -> bytes:
@@ -330,7 +331,7 @@ class _Process:
             )
         if now - self._looked > _LOOK_EVERY:
             self._looked = now
-            used = sum(map(_memory, (self._process.pid, *_descendants(self._process.pid))))
+            used = sum(map(memory_of, (self._process.pid, *descendants(self._process.pid))))
             if used > self._memory * 1e9:
                 raise self._out_of_memory(f"{used / 1e9:.3g} GB in use")
 
@@ -364,8 +365,8 @@ class _Process:
             if code < 0 or code > 128:
                 with contextlib.suppress(ValueError):
                     how = f"was ended by {signal.Signals(number).name}"
-        said = _printable(self._said.decode("utf-8", "replace").strip())[-_LONGEST_QUOTE:]
-        last_words = f"; it said: {said}" if said else ""
+        words = _printable(self._said.decode("utf-8", "replace").strip())[-_LONGEST_QUOTE:]
+        last_words = f"; it said: {words}" if words else ""
         return UsageError(f"the process of {self._name} {how}{self._where()}{last_words}")
 
 
@@ -376,40 +377,3 @@ def _printable(text: str) -> str:
     if len(kept) > _LONGEST_QUOTE:
         kept = kept[:_LONGEST_QUOTE] + " ..."
     return kept
-
-
-def _descendants(pid: int) -> list[int]:
-    """List the processes below one, where the system says which."""
-    below, waiting = [], [pid]
-    while waiting:
-        for path in _children_files(waiting.pop()):
-            with contextlib.suppress(OSError):
-                children = [int(each) for each in path.read_text().split()]
-                below += children
-                waiting += children
-    return below
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
-def _children_files(pid: int) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from Path(f"/proc/{pid}/task").glob("*/children")
-
-
-def _memory(pid: int) -> int:
-    """Return the bytes that a process uses, mapped files aside; 0 where nobody says."""
-    kinds: Mapping[str, int] = {}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        kinds = {
-            line.split(":")[0]: int(line.split()[1]) * 1024
-            for line in lines
-            if line.startswith(("RssAnon", "RssShmem"))
-        }
-    return sum(kinds.values())

@@ -183,13 +183,13 @@ def _compare(encoder: ImageEncoder, path: Path, resolution: int, runtime: Any) -
         images = random.integers(0, 256, (batch, 3, resolution, resolution), np.uint8)
         with torch.inference_mode():
             expected = encoder(torch.from_numpy(images)).numpy()
-        found = session.run(None, {session.get_inputs()[0].name: images})[0]
-        if found.shape != expected.shape:
-            raise UsageError(f"the exported encoder gives {found.shape}, torch {expected.shape}")
+        given = session.run(None, {session.get_inputs()[0].name: images})[0]
+        if given.shape != expected.shape:
+            raise UsageError(f"the exported encoder gives {given.shape}, torch {expected.shape}")
         # Not max(), which would lose a NaN.
-        difference = float(np.fmax(difference, np.abs(found - expected).max()))
-        if not np.isfinite(found).all():
+        difference = float(np.fmax(difference, np.abs(given - expected).max()))
+        if not np.isfinite(given).all():
             difference = float("nan")
             break
-        codes = found.shape[1]
+        codes = given.shape[1]
     return codes, difference
