@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,10 +14,8 @@ from threedident.render.content import Content
 
 
 def test_an_object_that_is_out_of_sight_is_warned_of(cli, tmp_path):
-    text = Path(load_preset.__code__.co_filename).with_name("3dident.toml").read_text()
-    (tmp_path / "far.toml").write_text(
-        re.sub(r"(?m)^([xyz]) = \[.*$", r"\1 = [-100.0, 100.0]", text)
-    )
+    ranges = "".join(f"{name} = [-100.0, 100.0]\n" for name in "xyz")
+    (tmp_path / "far.toml").write_text(f'base = "3dident"\n[ranges]\n{ranges}')
     said = cli("render", *QUICK, "--preset", "far.toml", "--n", 1).stderr
     share = int(re.search("wholly outside the frame in about (\\d+)%", said)[1])
     assert 80 < share <= 100
