@@ -10,7 +10,7 @@ from threedident import defaults
 from threedident.datasets.formats import open_dataset
 from threedident.errors import RenderError, UsageError
 from threedident.evaluate.evaluation import evaluate_inputs
-from threedident.evaluate.inputs import check_inputs
+from threedident.evaluate.inputs import Inputs, check_inputs
 from threedident.evaluate.leaderboard.entries import Run
 from threedident.evaluate.metric_report import MetricReport
 from threedident.evaluate.report.labels import in_order
@@ -79,8 +79,9 @@ def recheck(run: Run, data: Path, encoder: EncoderChoice = EncoderChoice()) -> V
         UsageError: there is nothing to run, it fails, or the data is another.
         DatasetError: the test set cannot be read.
     """
-    _refuse_other_data(run, TestSet.open(data))
-    rescored = _score(run, data, encoder, bootstrap=0)
+    inputs = _inputs(run, data, encoder)
+    _refuse_other_data(run, inputs.data)
+    rescored = _rescore(run, inputs, bootstrap=0)
     faults = _different_submission(run, rescored)
     lines = []
     for name in in_order(run.scores.scores):
@@ -141,7 +142,7 @@ def recheck_fresh(run: Run, data: Path, encoder: EncoderChoice = EncoderChoice()
         UsageError: there is nothing to run, or it fails.
     """
     bootstrap = run.scores.settings["bootstrap"] or _BOOTSTRAP
-    rescored = _score(run, data, encoder, bootstrap=bootstrap)
+    rescored = _rescore(run, _inputs(run, data, encoder), bootstrap=bootstrap)
     faults = _different_submission(run, rescored)
     lines = []
     for name in in_order(run.scores.scores):
@@ -274,9 +275,8 @@ def _refuse_other_data(run: Run, data: TestSet) -> None:
             )
 
 
-def _score(run: Run, data: Path, encoder: EncoderChoice, bootstrap: int) -> ScoresFile:
-    settings = run.scores.settings
-    inputs = check_inputs(
+def _inputs(run: Run, data: Path, encoder: EncoderChoice) -> Inputs:
+    return check_inputs(
         _what_to_run(run, encoder),
         data,
         metrics=tuple(run.scores.scores),
@@ -285,6 +285,10 @@ def _score(run: Run, data: Path, encoder: EncoderChoice, bootstrap: int) -> Scor
         train=encoder.train,
         factors=run.scores.data.factors,
     )
+
+
+def _rescore(run: Run, inputs: Inputs, bootstrap: int) -> ScoresFile:
+    settings = run.scores.settings
     # A manifest beside it says nothing here: the entry has its own.
     evaluation = evaluate_inputs(
         inputs,

@@ -85,7 +85,7 @@ COSTLY = (
     (r"compare-engines", "tests/test_direct.py"),
     (r"compare-release", "tests/test_release.py"),
     (r"export", "tests/test_encoders.py"),
-    (r"leaderboard check .*--fresh", "tests/test_leaderboard.py"),
+    (r"leaderboard check .*--fresh", "tests/evaluate/test_reverify.py"),
 )
 #: Commands of ours that never run here, and why. Their words are checked.
 ELSEWHERE = ((r"download", "fetches gigabytes; tests/test_download.py has a server of its own"),)

@@ -100,6 +100,13 @@ def make_scores(
     }
 
 
+def scores_file() -> Any:
+    """The same, as the object that is read of the file."""
+    from threedident.evaluate.scores_file import ScoresFile
+
+    return ScoresFile.from_dict(make_scores())
+
+
 def changed(scores: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """A copy with one field, named as a.b.c, replaced."""
     made = copy.deepcopy(scores)
