@@ -128,8 +128,14 @@ class RenderRequest:
         if not isinstance(quality, str):
             quality = quality_name(quality, self.engine)
         return Content(
-            *(preset, self.resolution, quality, self.engine),
-            *(self.seed, self.split, given, self.pairs),
+            preset=preset,
+            resolution=self.resolution,
+            quality=quality,
+            engine=self.engine,
+            seed=self.seed,
+            split=self.split,
+            given=given,
+            conditional=self.pairs,
         )
 
     def total(self, content: Content) -> int:

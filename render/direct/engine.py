@@ -323,8 +323,9 @@ def render(
     engine = DirectEngine(
         preset, get_quality(quality, "direct"), resolution=resolution, device=device, seed=seed
     )
-    for text in () if preset.shape in SHAPES else engine.mesh.warnings():
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    if preset.shape not in SHAPES:
+        for text in engine.mesh.warnings():
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
     shape = (len(latents), resolution, resolution, 3)
     kind = wp.uint8 if dtype == "uint8" else wp.float32
     try:

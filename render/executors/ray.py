@@ -156,10 +156,13 @@ class RayExecutor:
                 prefix=f".tmp-{socket.gethostname()}-{os.getpid()}-", dir=root
             ) as token,
         ):
-            fingerprint = job.dataset.manifest.fingerprint
             for_nodes = _NodeJob(
-                *(str(root), Path(token.name).name, fingerprint, toolkit_version()),
-                *(job.settings, job.options),
+                root=str(root),
+                token=Path(token.name).name,
+                fingerprint=job.dataset.manifest.fingerprint,
+                toolkit=toolkit_version(),
+                settings=job.settings,
+                options=job.options,
             )
             _Shards(job, for_nodes).render()
 

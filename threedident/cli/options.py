@@ -231,7 +231,12 @@ class ConditionalOptions:
     def parse(self, factors: tuple[str, ...] = FACTOR_NAMES) -> Distribution:
         """Make the conditional over the columns `factors`; see `parse_conditional`."""
         return parse_conditional(
-            *(self.conditional, self.sigma, self.lam, self.beta, self.unchanged, self.change),
+            self.conditional,
+            self.sigma,
+            self.lam,
+            self.beta,
+            self.unchanged,
+            self.change,
             factors,
         )
 

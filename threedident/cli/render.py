@@ -197,10 +197,17 @@ def render(
             refuse_unused([given[name] for name in ("seed", "split") if name in given])
         arguments |= {
             "out": out or _default_out(generator, split, how, pairs),
-            **dataclasses.asdict(generator),
-            **{"fixed": parse_fixed(generator.fixed), "split": split, "seed": seed},
-            **{"latents": latents, "pairs": conditional.parse() if pairs else None},
-            **{"engine": how.engine, "quality": how.quality, "resolution": how.resolution},
+            "preset": generator.preset,
+            "shape": generator.shape,
+            "material": generator.material,
+            "fixed": parse_fixed(generator.fixed),
+            "split": split,
+            "seed": seed,
+            "latents": latents,
+            "pairs": conditional.parse() if pairs else None,
+            "engine": how.engine,
+            "quality": how.quality,
+            "resolution": how.resolution,
         }
     if estimate:
         click.echo(estimate_render(**arguments))
@@ -238,10 +245,23 @@ def _given_options() -> dict[str, str]:
 
 
 #: What may stand beside --extend: how much, and how. All else comes from the dataset.
-_BESIDE_EXTEND = {
-    *("extend", "count", "shape", "device", "any_device", "workers", "threads", "part"),
-    *("timeout", "images_per_worker", "executor", "address", "estimate"),
-}
+_BESIDE_EXTEND = frozenset(
+    [
+        "extend",
+        "count",
+        "shape",
+        "device",
+        "any_device",
+        "workers",
+        "threads",
+        "part",
+        "timeout",
+        "images_per_worker",
+        "executor",
+        "address",
+        "estimate",
+    ]
+)
 
 
 def _check_extend(dataset: Path, given: dict[str, str]) -> None:
@@ -287,7 +307,8 @@ def _default_out(generator: GeneratorOptions, split: str, how: RenderOptions, pa
         if option.name in unnamed and context.params[option.name] not in (None, (), 0)
     ]
     target = default_out(
-        *(generator.preset, split),
+        generator.preset,
+        split,
         engine=how.engine,
         quality=how.quality,
         resolution=how.resolution,
