@@ -811,7 +811,7 @@ def test_python_needs_trust(scored, tmp_path):
 def test_on_fresh_images_an_honest_entry_holds_and_a_cheat_does_not(scored, tmp_path):
     words = ("--board", scored / "board", "--fresh", 99, "--n", 300, "--out", "fresh")
     found = said("check", "honest", *words).splitlines()
-    assert "on fresh images 0." in found[1]
+    assert any("on fresh images 0." in line for line in found)
     assert found[-1] == "  it holds"
     fresh = ThreeDIdent(tmp_path / "fresh")
     old = ThreeDIdent(scored / "test")
