@@ -139,7 +139,11 @@ def render_dataset(
 
         def announce() -> None:
             if not quiet:
-                for line in first_lines(dataset, total, settings, options, runner.place(options)):
+                place = runner.place(options)
+                lines = first_lines(
+                    dataset, total, settings, options, place, typed=command is not None
+                )
+                for line in lines:
                     Progress.print(line)
 
         with noting(FINISHED_KEPT, DatasetError, RenderError, KeyboardInterrupt):
@@ -184,7 +188,13 @@ def call_text(arguments: Mapping[str, Any]) -> str:
 
 
 def first_lines(
-    dataset: DatasetDir, total: int, settings: EngineSettings, options: JobOptions, place: str
+    dataset: DatasetDir,
+    total: int,
+    settings: EngineSettings,
+    options: JobOptions,
+    place: str,
+    *,
+    typed: bool,
 ) -> list[str]:
     """Say what a render is about to do, where, how much disk it takes, and how to stop it.
 
@@ -194,6 +204,7 @@ def first_lines(
         settings: the settings that decide the pixels.
         options: the options of the render.
         place: a phrase that says where.
+        typed: whether a command was typed; otherwise the hints are those of a function.
     """
     root, manifest = dataset.root, dataset.manifest
     shards = dataset.shards()
@@ -222,6 +233,9 @@ def first_lines(
         and settings.device == "cpu"  # all that it was measured on
         and settings.preset.material != "crystal"
     )
+    measure, engine, again = "estimate_render", "engine='direct'", "call"
+    if typed:
+        measure, engine, again = "--estimate", "--engine direct", "command"
     return [
         f"rendering {items} into {root}: preset {settings.preset.name}, "
         f"{'given latents' if source == 'file' else drawn}, {settings.resolution} x "
@@ -230,7 +244,7 @@ def first_lines(
         f"{total - missing:,} of {total:,} images are there; {rest} takes "
         f"{'up to ' if manifest.compression != 'none' else ''}{format_bytes(size)} of disk "
         f"({format_bytes(shutil.disk_usage(root).free)} are free)",
-        "how long it takes is said after half a minute; --estimate measures it beforehand"
-        + ("; --engine direct is quicker" if slow else ""),
-        "Ctrl-C stops it and keeps what is finished; the same command continues",
+        "how long it takes is said after half a minute; "
+        f"{measure} measures it beforehand" + (f"; {engine} is quicker" if slow else ""),
+        f"Ctrl-C stops it and keeps what is finished; the same {again} continues",
     ]

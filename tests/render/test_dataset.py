@@ -48,6 +48,7 @@ def test_it_makes_what_the_command_makes(cli, capfd):
     summary = tdi.render_dataset("python", 6, seed=3, split="test", fixed={"x": 0.5}, **QUICK)
     said = capfd.readouterr().err
     assert said.startswith("rendering 6 images into python: preset 3dident, split test, seed 3")
+    assert "estimate_render measures it" in said and "the same call continues" in said
     assert (summary.images, summary.rendered, summary.failed) == (6, 6, {})
     assert str(summary).startswith("python: 6 images, 6 of them new, in ")
     words = ("--engine", "direct", "--quality", "draft", "--resolution", 32, "--workers", 1)
