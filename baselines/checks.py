@@ -1,15 +1,16 @@
-"""What a training is asked for, checked before torch is loaded."""
+"""Checks of a training's arguments, before torch is loaded."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from pathlib import Path
 from typing import Any
 
 from threedident.baselines.experiment import Experiment
-from threedident.baselines.training import run_folder as rundir
-from threedident.datasets.formats.sources import Source, open_source
+from threedident.baselines.training import run_folder
+from threedident.datasets.formats import Source, open_dataset
 from threedident.errors import UsageError
 from threedident.storage.directory import default_out
 
@@ -22,13 +23,13 @@ _LEAST_SCORED = 16
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a training will do.
+    """The data of a training that is about to begin, and what it says at its start.
 
     Attributes:
-        data: the images it is trained on; None for synthetic observations.
-        test: the images it is scored on; None: those of `data`.
+        data: the images to train on; None for synthetic observations.
+        test: the images to score on; None: those of `data`.
         finished: the content of `result.json` where there is nothing left to do, or None.
-        lines: all this for people.
+        lines: a description for people.
     """
 
     data: Path | None
@@ -44,26 +45,34 @@ def make_plan(
     data: Path | None = None,
     test: Path | None = None,
     devices: int = 1,
-    accelerator: str = "auto",
+    device: str = "auto",
 ) -> Plan:
-    """Checks the arguments of `train` against each other, the images and the run's directory.
+    """Check the arguments of `train` against each other, the images and the run folder.
 
     Nothing is written. Images that are not named are those that the run began with, and of a new
     run `data/3dident` and, to score on, the dataset beside --data whose name ends in `-test`, where
     there are such.
+
+    Args:
+        experiment: the experiment.
+        out: the run folder.
+        data: the images to train on, or None.
+        test: the images to score on, or None.
+        devices: the number of devices.
+        device: the kind of device.
 
     Raises:
         UsageError: an argument does not fit.
         DatasetError: the images or the run cannot be read.
     """
     training = experiment.training
-    check_devices(experiment, devices, accelerator)
+    check_devices(experiment, devices, device)
     synthetic = experiment.data.observations == "synthetic"
-    if synthetic and not data is test is None:
+    if synthetic and (data is not None or test is not None):
         raise UsageError(
             f"{experiment.name} makes its own observations: leave out --data and --test"
         )
-    finished = rundir.check(experiment, out, data)
+    finished = run_folder.check(experiment, out, data)
     if finished is not None:
         return Plan(data, test, finished, ())
     what = experiment.name + (f" ({experiment.title})" if experiment.title else "")
@@ -81,15 +90,33 @@ def make_plan(
     return Plan(data, test, None, tuple(lines))
 
 
-def check_devices(experiment: Experiment, devices: int, accelerator: str) -> None:
-    """Refuses devices of an unknown kind, and a batch that they cannot share.
+def check_device_name(device: str, accelerator: str | None) -> str:
+    """Return the kind of device, also where it was given by its old name.
+
+    Args:
+        device: the kind of device.
+        accelerator: the same by the argument's old name; None where that was not used.
+    """
+    if accelerator is None:
+        return device
+    warnings.warn("accelerator= is now called device=", FutureWarning, stacklevel=3)
+    return accelerator
+
+
+def check_devices(experiment: Experiment, devices: int, device: str) -> None:
+    """Check that devices are of a known kind and can share a batch.
+
+    Args:
+        experiment: the experiment.
+        devices: the number of devices.
+        device: the kind of device.
 
     Raises:
         UsageError: they do not fit.
     """
     training = experiment.training
-    if accelerator not in DEVICES:
-        raise UsageError(f"unknown device {accelerator!r}: expected one of {', '.join(DEVICES)}")
+    if device not in DEVICES:
+        raise UsageError(f"unknown device {device!r}: expected one of {', '.join(DEVICES)}")
     if devices < 1 or training.batch_size % (devices * training.accumulate):
         raise UsageError(
             f"training.batch_size, {training.batch_size}, must be a multiple of devices times "
@@ -100,12 +127,13 @@ def check_devices(experiment: Experiment, devices: int, accelerator: str) -> Non
 def check_images(
     experiment: Experiment, data: Source, test: Source, names: tuple[Any, Any]
 ) -> None:
-    """Refuses images that do not fit an experiment.
+    """Check that images fit an experiment.
 
     Args:
-        experiment: which.
-        data, test: the images it is trained and scored on.
-        names: what the user calls them.
+        experiment: the experiment.
+        data: the images to train on.
+        test: the images to score on.
+        names: the names of both for the user.
 
     Raises:
         UsageError: they do not fit.
@@ -143,31 +171,31 @@ def _find_images(
     experiment: Experiment, out: Path, data: Path | None, test: Path | None
 ) -> tuple[Path, Path | None, list[str]]:
     """The images of a training, and what they are, for people."""
-    found_data = found_test = ""
-    if rundir.has_begun(out):
-        there = rundir.read_places(out)
-        data, test = data or there.get("data"), test or there.get("test")
+    how_data = how_test = ""
+    if run_folder.has_begun(out):
+        places = run_folder.read_places(out)
+        data, test = data or places.get("data"), test or places.get("test")
     else:
         if data is None and DATA.exists():
-            data, found_data = DATA, " (found here; --data names others)"
+            data, how_data = DATA, " (found here; --data names others)"
         beside = None if data is None else data.with_name(f"{data.name}-test")
         if test is None and beside is not None and beside.exists():
-            test, found_test = beside, " (found beside them; --test names others)"
+            test, how_test = beside, " (found beside them; --test names others)"
     if data is None:
         raise UsageError(
             f"{experiment.name} is trained on images: say which by --data DIR; there is no {DATA} "
             "here"
         )
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open_source(data))
-        scored = source if test is None else stack.enter_context(open_source(test))
+        source = stack.enter_context(open_dataset(data))
+        scored = source if test is None else stack.enter_context(open_dataset(test))
         names = data, data if test is None else test
         check_images(experiment, source, scored, names)
         height, width = source.shape[:2]
         used = min(len(scored), experiment.training.score_samples)
         many = f"{len(scored):,}" if used == len(scored) else f"{used:,} of {len(scored):,}"
         lines = [
-            f"trained on {data}: {len(source):,} images of {height} x {width}{found_data}",
-            f"scored on {many} images of {names[1]}{found_test}",
+            f"trained on {data}: {len(source):,} images of {height} x {width}{how_data}",
+            f"scored on {many} images of {names[1]}{how_test}",
         ]
     return data, test, lines

@@ -15,20 +15,25 @@ from threedident.baselines.checks import check_images
 from threedident.baselines.experiment import Experiment
 from threedident.datasets.augmented_views import TwoViews
 from threedident.datasets.dataset import ThreeDIdent, require_images
-from threedident.datasets.formats.sources import count_shared
-from threedident.datasets.pairs import PairLoader, PositivePairs
+from threedident.datasets.formats import count_shared
+from threedident.datasets.latent_matcher import LatentMatcher, check_resampling
+from threedident.datasets.matching_report import Spread
+from threedident.datasets.pairs import Pair, PairLoader, PositivePairs
 from threedident.datasets.synthetic import Mixing, SyntheticPairs
-from threedident.distributions import PairProcess
+from threedident.distributions import PairProcess, Uniform, check_matchable
+from threedident.distributions.spaces import Box
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
-from threedident.storage.directory import latents_digest
+from threedident.latents import latents_digest
 
 Tensors = tuple[torch.Tensor, ...]
 #: Latents (N, n) and observations of each view.
 Views = tuple[Tensors, Tensors]
 
-_SCORED, _HARD, _MEMBER = 1, 2, 3  # words that tell streams of random numbers apart
+_SCORED, _HARD, _MEMBER, _LATENTS = 1, 2, 3, 4  # words that tell streams of random numbers apart
 _CONTINUED = 500_009
+_PARTNERS = 16  # of each synthetic latent, where they are resampled
+_MEASURED = 8192  # synthetic pairs of which spread and kurtosis are taken
 
 
 class Source(Protocol):
@@ -143,6 +148,50 @@ def make_problem(
     return _images(experiment, data, test, batch_size, pin_memory=device.type == "cuda")
 
 
+class _Matched:
+    """Pairs of synthetic latents that were drawn once, matched as those of images are."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        mixing: Mixing,
+        batch_size: int,
+        seed: int,
+        latents: torch.Tensor,
+    ) -> None:
+        self._size, self._seed, self._latents = batch_size, seed, latents
+        self._process = experiment.processes[0]
+        check_matchable(
+            self._process.conditional,
+            latents.numpy(),
+            [f"latent {number}" for number in range(latents.shape[1])],
+        )
+        match = experiment.data.match
+        if match == "resample":
+            check_resampling(self._process)
+        # Or else a run that goes on might find other neighbours than one that was not stopped.
+        self._matcher = LatentMatcher(latents, match=match, repeatable=True)
+        self._partners = None
+        if match == "resample":  # anew for each batch, it would take hours
+            generator = seeded(experiment.training.seed, _LATENTS, 1)
+            self._partners = self._matcher.partners(self._process, _PARTNERS, generator)
+        self._device = mixing.weights.device
+        self._z = latents.to(self._device)
+        with torch.no_grad():
+            self._x = mixing(self._z)
+
+    def batch(self, epoch: int, number: int) -> tuple[Pair, Pair]:
+        generator = seeded(self._seed, epoch, number)
+        if self._partners is None:
+            i, j = self._matcher.pairs(self._process, self._size, generator)
+        else:
+            i = self._matcher.anchors(self._process, self._size, generator)
+            which = torch.randint(_PARTNERS, (self._size,), generator=generator)
+            j = self._partners[i, which].long()
+        i, j = i.to(self._device), j.to(self._device)
+        return (self._z[i], self._z[j]), (self._x[i], self._x[j])
+
+
 class _Synthetic:
     """Views of every member's pairs, and of hard negatives."""
 
@@ -153,6 +202,14 @@ class _Synthetic:
         # What trains on another run sees other pairs than that has seen.
         self._seed = experiment.training.seed + (_CONTINUED if experiment.start else 0)
         self._supervised = experiment.supervised
+        self._pairs: list[Any] = []
+        if self._data.latents:
+            space = self._data.space
+            assert space is not None
+            generator = seeded(experiment.training.seed, _LATENTS)
+            latents = Uniform().marginal(space, self._data.latents, generator=generator)
+            self._pairs = [_Matched(experiment, mixing, batch_size, self._seed, latents)]
+            return
         self._pairs = [
             SyntheticPairs(
                 mixing, process, batch_size=batch_size, seed=self._seed + _MEMBER * 1_000_003 * k
@@ -193,14 +250,25 @@ def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) ->
         seed=training.seed if data.mixing_seed is None else data.mixing_seed,
         device=device,
     )
-    about = {
+    about: dict[str, Any] = {
         "observations": "synthetic",
         "condition_numbers": [round(c, 4) for c in mixing.condition_numbers],
     }
     source = _Synthetic(experiment, mixing, batch_size)
+    if isinstance(data.space, Box) and len(experiment.processes) == 1:
+        about["pairs"] = _measure_pairs(source, batch_size)
     return Problem(
         data.space.n, source, mixing, None, experiment, None, about, experiment.processes
     )
+
+
+def _measure_pairs(source: _Synthetic, batch_size: int) -> dict[str, float]:
+    """The spread and the kurtosis of the first pairs, over all latents."""
+    count = max(1, _MEASURED // batch_size)
+    batches = [source.batch(0, number)[0] for number in range(count)]
+    z, z_tilde = (torch.cat(views).cpu().numpy() for views in list(zip(*batches, strict=True))[:2])
+    spread = Spread.of(z, z_tilde)
+    return {"std": spread.overall, "kurtosis": spread.kurtosis}
 
 
 class _Labelled:

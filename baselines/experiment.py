@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from threedident.distributions import Distribution, PairProcess, Uniform, parse_distribution
-from threedident.distributions.spaces import Box, Space, Sphere, parse_space, space_as_dict
+from threedident.distributions.serialisation import parse_space, space_as_dict
+from threedident.distributions.spaces import Box, Space, Sphere
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
-from threedident.storage.atomic_files import read_toml
+from threedident.plain_data import read_toml
 
 OBSERVATIONS = ("synthetic", "images")
 PAIRS = ("matched", "rendered", "views", "none")
@@ -31,6 +32,9 @@ OUTPUTS = ("unbounded", "box", "sphere")
 LOSSES = ("infonce", "aninfonce", "tricl", "alignment-uniformity", "mse")
 _SPACES = typing.get_args(Space)
 OPTIMIZERS = ("adam", "muon")
+#: Channels of a ResNet's first layer.
+PUBLISHED_WIDTH = 64
+_WIDEST = 512
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 
 
@@ -49,6 +53,8 @@ class Data:
         pairs: of images: matched (to drawn latents), rendered (in pairs), views (two
             augmentations of an image) or none. Synthetic pairs are exact.
         match: nearest or resample; see `LatentMatcher`.
+        latents: number of synthetic latents, drawn once, that pairs are matched to as they are to
+            images; 0: all are drawn afresh, in exact pairs.
         factors: names of the factors that count; none: all ten.
         mixing_layers, mixing_trials, mixing_seed: of the synthetic network; the seed None is the
             training's.
@@ -63,6 +69,7 @@ class Data:
     hard_count: int = 3
     pairs: str = "matched"
     match: str = "nearest"
+    latents: int = 0
     factors: tuple[str, ...] = ()
     mixing_layers: int = 3
     mixing_trials: int = 25_000
@@ -75,6 +82,7 @@ class Encoder:
 
     Attributes:
         body: mlp for vectors, a ResNet for images.
+        width: the channels of a ResNet's first layer, which all others follow; 64 as published.
         whiten: whether vectors first go through a fixed affine map to unit covariance.
         output: unbounded, box or sphere.
         learned: whether the box's bounds or the sphere's radius are parameters.
@@ -83,6 +91,7 @@ class Encoder:
     """
 
     body: str = "mlp"
+    width: int = PUBLISHED_WIDTH
     whiten: bool = False
     output: str = "unbounded"
     learned: bool = False
@@ -451,6 +460,13 @@ def _check(e: Experiment) -> None:
             f"{data.observations} observations need encoder.body "
             f"{'resnet18 (or 34, 50)' if images else 'mlp'}, found {encoder.body}"
         )
+    if not images and encoder.width != PUBLISHED_WIDTH:
+        raise UsageError(
+            f"encoder.width is a ResNet's, and encoder.body = {encoder.body!r} has none: leave it "
+            f"out, found {encoder.width}"
+        )
+    if not 1 <= encoder.width <= _WIDEST:
+        raise UsageError(f"encoder.width must be from 1 to {_WIDEST}, found {encoder.width}")
     if images and encoder.whiten:
         raise UsageError("encoder.whiten is for synthetic observations: images are normalised")
     if data.conditional is not None and data.conditionals:
@@ -467,6 +483,7 @@ def _check(e: Experiment) -> None:
         raise UsageError("synthetic pairs need data.conditional")
     else:
         data.marginal.check(data.space)
+    _check_latents(e)
     if data.hard_negatives is not None and loss.symmetric:
         raise UsageError("hard negatives are drawn around the anchor: set loss.symmetric=false")
     if e.supervised:
@@ -504,6 +521,38 @@ def _check_start(loss: Loss, training: Training) -> None:
         raise UsageError(
             "training.optimizer = 'muon' does not go with 16-mixed, whose scaled gradients it "
             "does not see: set training.precision=bf16-mixed"
+        )
+
+
+def _check_latents(e: Experiment) -> None:
+    """Refuses a finite number of latents where nothing would be matched to them."""
+    data, size = e.data, e.training.batch_size
+    synthetic = data.observations == "synthetic"
+    if data.latents == 0:
+        if synthetic and data.match != "nearest":
+            raise UsageError(
+                f"data.match = {data.match!r} needs latents to match to: set data.latents to their "
+                "number, or leave data.match out; synthetic pairs are exact otherwise"
+            )
+        return
+    if not synthetic:
+        raise UsageError(
+            f"data.latents is for synthetic observations: images bring their own latents, found "
+            f"{data.latents}"
+        )
+    if e.supervised or data.conditionals or data.hard_negatives is not None:
+        raise UsageError(
+            "data.latents is for pairs of one data.conditional: leave it out of supervised "
+            "experiments, ensembles and hard negatives"
+        )
+    if not isinstance(data.space, Box):
+        raise UsageError(
+            f"data.latents are uniform in a box: set data.space to one, found {data.space}"
+        )
+    if data.latents < max(2, size):
+        raise UsageError(
+            f"a batch of {size} pairs does not fit data.latents = {data.latents}: set "
+            "training.batch_size to less, or data.latents to more"
         )
 
 

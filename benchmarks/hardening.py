@@ -31,11 +31,13 @@ from crashing import CRASH_AT, Crashing
 
 from threedident.presets import load_preset
 from threedident.render import job, settings
+from threedident.render.content import dataset_settings
 from threedident.render.executors.local import LocalExecutor
 from threedident.render.executors.process_pool import WorkerPool
 from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import ARRAYS, list_shards
+from threedident.storage.shard_plan import list_shards
+from threedident.storage.shard_record import ARRAYS
 
 COMMAND = str(Path(sys.executable).with_name("3dident"))
 SHARD = 5  # images
@@ -295,7 +297,7 @@ def crash(trial: Trial, how: str) -> tuple[Render, job.Summary, int]:
         engine=trial.arguments.engine,
         version=settings.probe(trial.arguments.engine).version,
     )
-    about = settings.dataset_settings(engine, seed=0, split="train")
+    about = dataset_settings(engine, seed=0, split="train")
     dataset = DatasetDir.create_or_open(
         render.root,
         about,

@@ -22,9 +22,9 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import mutual_info_score, r2_score
 
-from threedident.evaluate.metrics import _r2 as metrics
+from threedident.evaluate import metrics
+from threedident.evaluate.metrics import mig
 from threedident.evaluate.metrics._bootstrap import bootstrap
-from threedident.evaluate.metrics._dci import mig
 from threedident.evaluate.scoring import METRICS, Options, score
 
 FACTORS = 10

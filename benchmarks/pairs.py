@@ -29,10 +29,10 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
 from threedident.datasets.dataset import ThreeDIdent
+from threedident.datasets.formats import Source
 from threedident.datasets.formats import png_folder as published
-from threedident.datasets.formats.convert import to_shards
-from threedident.datasets.formats.hdf5 import pack
-from threedident.datasets.formats.sources import PublishedSource, Source
+from threedident.datasets.formats.hdf5 import pack, to_shards
+from threedident.datasets.formats.png_folder import PngSource
 from threedident.datasets.latent_matcher import LatentMatcher
 from threedident.datasets.pairs import PositivePairs
 from threedident.datasets.rendered_pairs import RenderedPairs
@@ -140,7 +140,7 @@ def build(folder: Path, stored: int, resolution: int = 224) -> Path:
     for name, image in zip(names, pixels, strict=True):
         published.write_image(name, image)
     published.write_latents(folder / "few", raw, preset.to_scene(raw))
-    to_shards(PublishedSource(folder / "few"), folder / "d")
+    to_shards(PngSource(folder / "few"), folder / "d")
     pack(DatasetDir.open(folder / "d"), folder / "few.h5")
     (folder / "png").mkdir()
     for i in range(stored):

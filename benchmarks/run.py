@@ -33,8 +33,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from threedident.render.job import processor_name
 from threedident.storage.atomic_files import replacing, write_json
+from threedident.system import processor_name
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE))  # the benchmarks are modules beside this one

@@ -24,14 +24,15 @@ from pathlib import Path
 
 import numpy as np
 
+from threedident.defaults import IMAGES_PER_WORKER
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.progress import format_seconds
 from threedident.render.estimate import Measured, measure
-from threedident.render.executors.process_pool import IMAGES_PER_WORKER
-from threedident.render.job import JobOptions, processor_name
+from threedident.render.job import JobOptions
 from threedident.render.settings import EngineSettings, default_timeout, probe
-from threedident.storage.shards import default_shard_size
+from threedident.storage.shard_plan import default_shard_size
+from threedident.system import processor_name
 
 CORES = (16, 64, 1000)
 

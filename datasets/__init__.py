@@ -13,7 +13,6 @@ from threedident._lazy import lazy_names
 if TYPE_CHECKING:
     from threedident.datasets.augmented_views import TwoViews as TwoViews
     from threedident.datasets.augmented_views import simclr as simclr
-    from threedident.datasets.dataset import Normalize as Normalize
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
     from threedident.datasets.latent_matcher import LatentMatcher as LatentMatcher
     from threedident.datasets.pairs import PairLoader as PairLoader
@@ -35,9 +34,10 @@ if TYPE_CHECKING:
     from threedident.distributions.spaces import Product as Product
     from threedident.distributions.spaces import Sphere as Sphere
     from threedident.distributions.spaces import Unbounded as Unbounded
+    from threedident.encoders.inputs import Normalize as Normalize
 
 _MODULES = {
-    "threedident.datasets.dataset": ("Normalize", "ThreeDIdent"),
+    "threedident.datasets.dataset": ("ThreeDIdent",),
     "threedident.datasets.latent_matcher": ("LatentMatcher",),
     "threedident.datasets.pairs": ("PairLoader", "PositivePairs"),
     "threedident.datasets.rendered_pairs": ("RenderedPairs",),
@@ -48,6 +48,7 @@ _MODULES = {
         *("ProjectedNormal", "Unchanged", "Uniform", "VonMisesFisher"),
     ),
     "threedident.distributions.spaces": ("Box", "Product", "Sphere", "Unbounded"),
+    "threedident.encoders.inputs": ("Normalize",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -13,19 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats.sources import Source, check_numbers, open_source
+from threedident.datasets.formats import Source, open_dataset
+from threedident.datasets.formats.source import check_numbers
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.presets import Preset
 from threedident.progress import Progress
-from threedident.storage.directory import statistics
-from threedident.storage.shards import ImageSums
+from threedident.storage.statistics import ImageSums, statistics
 
 try:
     import torch
     from torch.utils import data
 except ImportError as error:
     raise MissingExtraError("torch", "train", "loading a dataset in PyTorch") from error
+
+from threedident.encoders.inputs import Normalize
 
 Transform = Callable[[Any], Any]
 
@@ -64,7 +66,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         """Opens a dataset; which form it has is found out.
 
         Args:
-            root: a dataset in any form, as `open_source` takes it.
+            root: a dataset in any form, as `open_dataset` takes it.
             transform: of the PIL image.
             target_transform: of the latents, a float32 tensor (n,).
             factors: names of factors or groups, which choose and order the latents' columns;
@@ -87,7 +89,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         if not self.columns:
             raise UsageError("factors names no factor")
         self.factor_names = tuple(FACTOR_NAMES[c] for c in self.columns)
-        self.source: Source = open_source(root)
+        self.source: Source = open_dataset(root)
         columns = list(self.columns)
         self.raw_latents = torch.from_numpy(self.source.raw_latents[:, columns])
         self.latents = torch.from_numpy(self.source.latents[:, columns])
@@ -329,38 +331,6 @@ def _check_memory(size: int) -> None:
         return
     if size > free:
         raise MemoryError(f"{free / 1e9:.1f} GB are available")
-
-
-class Normalize(torch.nn.Module):
-    """uint8 images (..., 3, H, W) to float32: (x / 255 - mean) / std, on the module's device.
-
-    Args:
-        mean, std: per channel, in [0, 1].
-
-    Raises:
-        UsageError: not three numbers each, or a std that is not above 0.
-    """
-
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        super().__init__()
-        if len(mean) != 3 or len(std) != 3 or not all(s > 0 for s in std):
-            raise UsageError(f"expected three means and three stds > 0, found {mean} and {std}")
-        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
-        self.register_buffer("std", torch.tensor(std)[:, None, None])
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Normalised images, float32, in the memory format of the given ones.
-
-        Raises:
-            UsageError: they are not uint8.
-        """
-        if images.dtype != torch.uint8:
-            raise UsageError(f"expected uint8 images, found {images.dtype}")
-        scaled: torch.Tensor = (images.float() - 255 * self.mean) / (255 * self.std)
-        return scaled
 
 
 def require_images(dataset: Any) -> ThreeDIdent:

@@ -18,9 +18,10 @@ import numpy.typing as npt
 from threedident.distributions import Distribution, PairProcess, Uniform
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import DatasetError, MissingExtraError, UsageError
+from threedident.latents import latents_digest
 from threedident.progress import Progress
 from threedident.storage.atomic_files import read_json, replacing, write_json
-from threedident.storage.directory import latents_digest
+from threedident.system import file_digest
 
 try:
     import faiss
@@ -79,6 +80,7 @@ class LatentMatcher:
         ef_search: int = 16,
         path: str | Path | None = None,
         device: torch.device | str = "cpu",
+        repeatable: bool = False,
     ) -> None:
         """Builds the index, or maps a saved one into memory.
 
@@ -92,6 +94,8 @@ class LatentMatcher:
             path: where the index is kept between runs; None keeps none. An index of other
                 latents there is built anew, with a note.
             device: where resampling computes weights.
+            repeatable: whether the index is built by a single thread, so that it finds the same
+                neighbours whenever it is built; several are quicker.
 
         Raises:
             UsageError: an argument does not fit.
@@ -115,6 +119,7 @@ class LatentMatcher:
         self._nprobe, self._ef_search = nprobe, ef_search
         self._path = None if path is None else Path(path)
         self._device = torch.device(device)
+        self._repeatable = repeatable
         self._index: Any = None
         self._points: torch.Tensor | None = None
         if match == "nearest":
@@ -173,6 +178,29 @@ class LatentMatcher:
             j[same] = np.where(second[:, 0] == i[same], second[:, 1], second[:, 0])
         return i, j
 
+    def pairs(
+        self, process: PairProcess, count: int, generator: torch.Generator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Pairs of a process among the rendered latents, in the way of `match`.
+
+        Args:
+            process: of the pairs.
+            count: how many.
+            generator: of random numbers, on the CPU.
+
+        Returns:
+            Image numbers (count,) int64 each.
+
+        Raises:
+            UsageError: the latents cannot be resampled by the process.
+        """
+        if self.match == "resample":
+            anchors = self.anchors(process, count, generator)
+            return anchors, self.resample(anchors, process, generator).partners
+        z, z_tilde = process.sample(count, generator=generator)
+        i, j = self.nearest_pairs(z.numpy(), z_tilde.numpy())
+        return torch.from_numpy(i), torch.from_numpy(j)
+
     def anchors(
         self, process: PairProcess, count: int, generator: torch.Generator | None = None
     ) -> torch.Tensor:
@@ -214,16 +242,47 @@ class LatentMatcher:
         level = torch.rand(len(anchors), dtype=torch.float64, generator=generator)
         rows = max(1, _AT_ONCE // len(self.latents))
         parts = [
-            self._resample(anchors[s : s + rows], level[s : s + rows], process)
+            self._resample(anchors[s : s + rows], level[s : s + rows, None], process)
             for s in range(0, len(anchors), rows)
         ]
         return Resampled(
-            torch.cat([p.partners for p in parts]), torch.cat([p.effective for p in parts])
+            torch.cat([p.partners[:, 0] for p in parts]), torch.cat([p.effective for p in parts])
         )
+
+    def partners(
+        self, process: PairProcess, draws: int, generator: torch.Generator | None = None
+    ) -> torch.Tensor:
+        """Draws several partners of every rendered latent, each with weight p(z~ | z).
+
+        What takes long is to weigh all latents, which is done once for each latent.
+
+        Args:
+            process: whose conditional gives the weights.
+            draws: partners of each latent.
+            generator: of random numbers, on the CPU.
+
+        Returns:
+            Image numbers (N, draws) int32.
+
+        Raises:
+            UsageError: as for `resample`.
+        """
+        count = len(self.latents)
+        level = torch.rand(count, draws, dtype=torch.float64, generator=generator)
+        found = torch.empty(count, draws, dtype=torch.int32)
+        rows = max(1, _AT_ONCE // max(count, _BLOCK * draws))
+        with Progress("resampling", count, unit="latents") as progress:
+            for first in range(0, count, rows):
+                anchors = torch.arange(first, min(first + rows, count))
+                drawn = self._resample(anchors, level[first : first + rows], process)
+                found[first : first + rows] = drawn.partners
+                progress.advance(len(anchors))
+        return found
 
     def _resample(
         self, anchors: torch.Tensor, level: torch.Tensor, process: PairProcess
     ) -> Resampled:
+        """Partners (B, k) of anchors (B,), where uniform numbers (B, k) decide."""
         points = self._on_device()
         here = anchors.to(points.device)
         unpadded = self._weights(here, process)
@@ -234,14 +293,14 @@ class LatentMatcher:
         sums = blocks.sum(2, dtype=torch.float64)
         upto = sums.cumsum(1)
         total = upto[:, -1:]
-        target = level.to(points.device)[:, None] * total
+        target = level.to(points.device) * total
         block = _first_above(upto, target)
         before = torch.where(block > 0, upto.gather(1, (block - 1).clamp_min(0)), 0.0)
-        rows = torch.arange(len(here), device=points.device)
-        within = blocks[rows, block[:, 0]].double().cumsum(1)
-        partner = block * _BLOCK + _first_above(within, target - before)
+        rows = torch.arange(len(here), device=points.device)[:, None]
+        within = blocks[rows, block].double().cumsum(2)
+        partner = block * _BLOCK + _first_above(within, (target - before)[:, :, None])[:, :, 0]
         squares = (blocks * blocks).sum((1, 2), dtype=torch.float64)
-        return Resampled(partner[:, 0].cpu(), (total[:, 0] ** 2 / squares).cpu())
+        return Resampled(partner.cpu(), (total[:, 0] ** 2 / squares).cpu())
 
     def _weights(self, anchors: torch.Tensor, process: PairProcess) -> torch.Tensor:
         """The weight p(z~ | z) of all latents but the anchor itself, (B, N), at most 1."""
@@ -324,7 +383,10 @@ class LatentMatcher:
         return self._index
 
     def _build(self) -> Any:
+        threads = faiss.omp_get_max_threads()
         try:
+            if self._repeatable:
+                faiss.omp_set_num_threads(1)
             index = faiss.index_factory(self.latents.shape[1], self.factory)
             index.train(self.latents)
             index.add(self.latents)
@@ -337,11 +399,14 @@ class LatentMatcher:
                 f"({reason}): expected auto, exact, ivf, hnsw, or a factory string of FAISS, such "
                 "as IVF64,Flat"
             ) from error
+        finally:
+            if self._repeatable:
+                faiss.omp_set_num_threads(threads)
         if self._path is not None and self.factory != "Flat":
             try:
                 with replacing(self._path) as temporary:
                     faiss.write_index(index, str(temporary))
-                    digest = _file_digest(temporary)
+                    digest = file_digest(temporary)
                 write_json(self._path.with_suffix(".json"), self._identity(digest))
             except (DatasetError, RuntimeError) as error:  # a read-only folder will do
                 Progress.print(f"the index is not kept: {error}")
@@ -353,7 +418,7 @@ class LatentMatcher:
             return None
         try:
             found = read_json(self._path.with_suffix(".json"))
-            if found != self._identity(_file_digest(self._path)):
+            if found != self._identity(file_digest(self._path)):
                 raise DatasetError("it belongs to other latents, or is damaged")
             flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
             return faiss.read_index(str(self._path), flags)
@@ -386,9 +451,9 @@ def _factory(index: str, count: int, dimensions: int) -> str:
 
 
 def _first_above(ascending: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The first column whose value is above the target, (B, 1)."""
+    """The first column whose value is above each target, of the targets' shape (..., k)."""
     # Rounding must not carry the target past the end, where no weight is.
-    last = ascending[:, -1:]
+    last = ascending[..., -1:]
     below = torch.minimum(target, torch.nextafter(last, torch.zeros_like(last)))
     return torch.searchsorted(ascending, below, right=True)
 
@@ -396,11 +461,6 @@ def _first_above(ascending: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def _rms(differences: torch.Tensor) -> Float64:
     """Root mean square of each column."""
     return np.sqrt((differences.cpu().double().numpy() ** 2).mean(0))
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_resampling(process: PairProcess) -> None:

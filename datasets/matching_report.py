@@ -31,6 +31,7 @@ Float64 = npt.NDArray[np.float64]
 TOLERANCE = 0.05
 _SCALES = np.geomspace(0.1, 20, 14)  # of the widths asked for, in the search for where it holds
 _TICKS = [m * 10.0**k for k in range(-4, 2) for m in (1, 2, 5)]
+_WIDEST_FACTOR, _HALVINGS = 1e3, 16  # of the search for a conditional as wide as matched pairs
 _LARGEST_WIDTH = 2.0  # of what is tried: beyond it a box is uniform
 
 
@@ -238,6 +239,40 @@ def scaled(distribution: Distribution, factor: float) -> Distribution:
                 )
             )
     raise UsageError(f"{distribution} has no width")
+
+
+def matched_width(
+    matcher: LatentMatcher, process: PairProcess, *, draws: int = 20_000, seed: int = 0
+) -> float:
+    """The factor by which a conditional is widened by matching to the nearest latents.
+
+    Exact pairs of the conditional with all widths times this factor have the overall spread of
+    the matched pairs.
+
+    Args:
+        matcher: of the rendered latents, open for nearest neighbours.
+        process: of the pairs.
+        draws: pairs that are drawn.
+        seed: of the pairs.
+
+    Raises:
+        UsageError: the conditional has no width.
+    """
+    _, matched, _, _ = _nearest(matcher, process, draws, seed)
+    low, high = 1.0, 1.0
+
+    def spread(factor: float) -> float:
+        wider = dataclasses.replace(process, conditional=scaled(process.conditional, factor))
+        z, z_tilde = (t.numpy() for t in wider.sample(draws, generator=seeded(seed)))
+        return Spread.of(z, z_tilde).overall
+
+    # Truncated to a box, even the widest conditional has no more than the spread of a uniform one.
+    while spread(high) < matched.overall and high < _WIDEST_FACTOR:
+        low, high = high, 2 * high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if spread(middle) < matched.overall else (low, middle)
+    return (low + high) / 2
 
 
 def _widths(distribution: Distribution) -> list[float]:

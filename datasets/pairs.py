@@ -322,12 +322,7 @@ class PositivePairs(BatchDataset):
             pairs = self._rendered_pairs(epoch, number)
             return 2 * pairs, 2 * pairs + 1
         generator = seeded(self._seed, epoch, number)
-        if self.matcher.match == "resample":
-            anchors = self.matcher.anchors(self.process, self._batch_size, generator)
-            return anchors, self.matcher.resample(anchors, self.process, generator).partners
-        z, z_tilde = self.process.sample(self._batch_size, generator=generator)
-        i, j = self.matcher.nearest_pairs(z.numpy(), z_tilde.numpy())
-        return torch.from_numpy(i), torch.from_numpy(j)
+        return self.matcher.pairs(self.process, self._batch_size, generator)
 
     def _images(self, numbers: torch.Tensor) -> torch.Tensor:
         place = self.dataset.cache_device

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from threedident.datasets.formats.sources import Source, read_images
+from threedident.datasets.formats.source import Source
 from threedident.errors import DatasetError
 from threedident.factors import FACTOR_NAMES, GROUPS
 from threedident.presets import Preset
@@ -217,7 +217,7 @@ def compare(
     if height != width:
         raise DatasetError(f"the images are {width} x {height}, expected square ones")
     indices = choose_sample(source.raw_latents, presets, count)
-    images = read_images(source, indices.tolist())
+    images = source.images(indices.tolist())
     raw = source.raw_latents[indices]
     renders = np.stack(
         [

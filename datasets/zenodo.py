@@ -29,7 +29,8 @@ from threedident.storage.atomic_files import (
     read_json,
     write_json,
 )
-from threedident.storage.directory import toolkit_version
+from threedident.system import file_digest
+from threedident.version import toolkit_version
 
 if TYPE_CHECKING:
     import requests
@@ -213,14 +214,12 @@ def _is_there(file: RemoteFile, out: Path) -> bool:
 
 def _fault(path: Path, file: RemoteFile) -> str | None:
     """How a file differs from the record's."""
-    import pooch  # type: ignore[import-untyped]
-
     if _size(path) != file.size:
         return f"expected {file.size} bytes, found {_size(path)}"
     if file.size > 10**9:
         Progress.print(f"checking {path}")
     algorithm = file.checksum.split(":")[0]
-    found = f"{algorithm}:{pooch.file_hash(path, alg=algorithm)}"
+    found = f"{algorithm}:{file_digest(path, algorithm)}"
     return None if found == file.checksum else f"expected {file.checksum}, found {found}"
 
 

@@ -1,4 +1,9 @@
-"""Scoring encoders: metrics, submissions, reports and a leaderboard."""
+"""Scoring of encoders: metrics, submissions, reports and a leaderboard.
+
+`evaluate` runs a submission in a process of its own (`runner`), scores its codes (`scoring`,
+`metrics`) and writes scores.json (`scores_file`) and a page (`report`); `leaderboard` collects
+such scores.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,40 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from threedident.evaluate.evaluation import EvaluationResult as EvaluationResult
     from threedident.evaluate.evaluation import evaluate as evaluate
     from threedident.evaluate.evaluation import score_codes as score_codes
+    from threedident.evaluate.metrics import MetricResult as MetricResult
     from threedident.evaluate.metrics import block_r2 as block_r2
+    from threedident.evaluate.metrics import dci as dci
+    from threedident.evaluate.metrics import explicitness as explicitness
     from threedident.evaluate.metrics import linear_r2 as linear_r2
     from threedident.evaluate.metrics import mcc as mcc
+    from threedident.evaluate.metrics import mig as mig
+    from threedident.evaluate.metrics import modularity as modularity
     from threedident.evaluate.metrics import nonlinear_r2 as nonlinear_r2
-    from threedident.evaluate.metrics._dci import dci as dci
-    from threedident.evaluate.metrics._dci import explicitness as explicitness
-    from threedident.evaluate.metrics._dci import mig as mig
-    from threedident.evaluate.metrics._dci import modularity as modularity
-    from threedident.evaluate.metrics._dci import sap as sap
+    from threedident.evaluate.metrics import sap as sap
+    from threedident.evaluate.scores_file import ScoresFile as ScoresFile
     from threedident.evaluate.scoring import score as score
+    from threedident.evaluate.text_tables import summary as summary
 
 _MODULES = {
-    "threedident.evaluate.metrics._dci": ("dci", "explicitness", "mig", "modularity", "sap"),
-    "threedident.evaluate.metrics": ("block_r2", "linear_r2", "mcc", "nonlinear_r2"),
-    "threedident.evaluate.evaluation": ("evaluate", "score_codes"),
+    "threedident.evaluate.metrics": (
+        "MetricResult",
+        "block_r2",
+        "dci",
+        "explicitness",
+        "linear_r2",
+        "mcc",
+        "mig",
+        "modularity",
+        "nonlinear_r2",
+        "sap",
+    ),
+    "threedident.evaluate.evaluation": ("EvaluationResult", "evaluate", "score_codes"),
+    "threedident.evaluate.scores_file": ("ScoresFile",),
     "threedident.evaluate.scoring": ("score",),
+    "threedident.evaluate.text_tables": ("summary",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""What metrics assume, checked: a warning where it does not hold."""
+"""`check_assumptions`: warnings where scores rest on what does not hold."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from threedident.evaluate.metrics._arrays import Float64, standardised, varying
 from threedident.evaluate.metrics._linear_fit import Folds, splits
 
-#: Every code of a warning and when it is given.
-CODES = {
+#: Every code of a warning, and its cause.
+WARNING_CODES = {
     "training_split": "the test set is of the split train",
     "seen_images": "the encoder was fitted on the images that it is scored on",
     "other_resolution": "the encoder was trained on images of another size",
@@ -34,18 +34,18 @@ _PER_SQUARED_CODE = 25
 _DEPENDENT = 0.1  # a correlation that matters, if significant
 _SIGNIFICANT = 5.0  # standard errors
 _DUPLICATED = 0.999
-_FLOAT32 = 1e-5  # relative: below it lies what rounding leaves of nothing
+_FLOAT32 = 1e-5  # relative; rounding leaves no more of a column that is constant
 _MOST_COMPARED = 2048  # codes; pairs of more are too many
 _SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Warning_:
-    """An assumption that does not hold.
+class ScoreWarning:
+    """A warning of an assumption that does not hold.
 
     Attributes:
-        code: one of `CODES`.
-        message: what was found, and what it means for the scores.
+        code: one of `WARNING_CODES`.
+        message: the finding, and its meaning for the scores.
     """
 
     code: str
@@ -61,19 +61,19 @@ def check_assumptions(
     folds: Folds,
     not_injective: Sequence[str] = (),
     best_known: bool = False,
-) -> tuple[Warning_, ...]:
-    """Warnings, in the order of `CODES`.
+) -> tuple[ScoreWarning, ...]:
+    """Check the assumptions that metrics make; warnings come in the order of `WARNING_CODES`.
 
     Args:
-        z: (N, n).
-        z_hat: (N, m).
+        z: (N, n), the factors.
+        z_hat: (N, m), the codes.
         factors: names of the n factors.
         metrics: names of the metrics that are computed.
-        folds: of the linear regression.
-        not_injective: reasons why the generator is not injective.
+        folds: the folds of the linear regression.
+        not_injective: the reasons why the generator is not injective.
         best_known: whether scores stand beside the best possible ones.
     """
-    found = [
+    warnings = [
         *_few_samples(z, z_hat, metrics, folds),
         *_factors(z, factors),
         *_codes(z, z_hat),
@@ -87,15 +87,15 @@ def check_assumptions(
             if best_known
             else "the best possible scores are not known for these latents"
         )
-        found.append(
-            Warning_(
+        warnings.append(
+            ScoreWarning(
                 "not_injective",
                 f"the generator is not injective: {'; '.join(not_injective)}. No encoder can "
                 f"recover all factors; {beside}",
             )
         )
-    order = list(CODES)
-    return tuple(sorted(found, key=lambda warning: order.index(warning.code)))
+    order = list(WARNING_CODES)
+    return tuple(sorted(warnings, key=lambda warning: order.index(warning.code)))
 
 
 def _some(names: Sequence[str]) -> str:
@@ -105,18 +105,18 @@ def _some(names: Sequence[str]) -> str:
 
 def _few_samples(
     z: Float64, z_hat: Float64, metrics: Collection[str], folds: Folds
-) -> Iterator[Warning_]:
+) -> Iterator[ScoreWarning]:
     rows = min(train.stop - train.start for train, _ in splits(len(z), folds))
     width, least = z_hat.shape[1], _PER_SQUARED_CODE * z_hat.shape[1] ** 2
     if rows < _PER_CODE * (width + 1):
-        yield Warning_(
+        yield ScoreWarning(
             "few_samples",
             f"{rows} samples to fit {width} codes on: R2 means little below "
             f"{_PER_CODE * (width + 1)}; use a larger test set or fewer codes",
         )
     elif len(z) < least and any(name.endswith("r2") for name in metrics):
         off = "higher" if folds == "in-sample" else "lower"
-        yield Warning_(
+        yield ScoreWarning(
             "few_samples",
             f"{len(z)} samples for {width} codes: the linear R2 is {off} than with ever more "
             f"samples, by about {width / rows:.2g} of what it lacks to 1, which its interval often "
@@ -124,14 +124,15 @@ def _few_samples(
         )
 
 
-def _factors(z: Float64, names: Sequence[str]) -> Iterator[Warning_]:
+def _factors(z: Float64, names: Sequence[str]) -> Iterator[ScoreWarning]:
     moves = varying(z)
     if not moves.all():
-        still = [name for name, there in zip(names, moves, strict=True) if not there]
-        yield Warning_(
-            "constant_factors", f"{_some(still)} do not vary: left out of every mean over factors"
+        constant = [name for name, moving in zip(names, moves, strict=True) if not moving]
+        yield ScoreWarning(
+            "constant_factors",
+            f"{_some(constant)} do not vary: left out of every mean over factors",
         )
-    kept = [name for name, there in zip(names, moves, strict=True) if there]
+    kept = [name for name, moving in zip(names, moves, strict=True) if moving]
     plain = standardised(z[:, moves])
     squares = standardised(plain**2)
     both = np.concatenate([plain, squares], 1)
@@ -143,7 +144,7 @@ def _factors(z: Float64, names: Sequence[str]) -> Iterator[Warning_]:
     pairs = np.argwhere(np.triu(strongest > limit, 1))
     if len(pairs):
         shown = [f"{kept[i]} and {kept[j]} ({strongest[i, j]:.2f})" for i, j in pairs]
-        yield Warning_(
+        yield ScoreWarning(
             "dependent_factors",
             f"factors depend on each other, by the correlation of them or their squares: "
             f"{_some(shown)}. A code of one then scores on the other, and the theory assumes "
@@ -152,14 +153,14 @@ def _factors(z: Float64, names: Sequence[str]) -> Iterator[Warning_]:
         return
     smallest = np.linalg.eigvalsh(plain.T @ plain / len(z))[0]
     if len(z) > 10 * count and smallest < 0.01:
-        yield Warning_(
+        yield ScoreWarning(
             "dependent_factors",
             f"the factors are nearly collinear: the smallest eigenvalue of their correlation "
             f"matrix is {smallest:.2g}. The theory assumes independent factors",
         )
 
 
-def _codes(z: Float64, z_hat: Float64) -> Iterator[Warning_]:
+def _codes(z: Float64, z_hat: Float64) -> Iterator[ScoreWarning]:
     width = z_hat.shape[1]
     largest = np.abs(z_hat).max(0)
     still = z_hat.std(0) <= 0.1 * _FLOAT32 * np.where(largest > 0, largest, 1)
@@ -167,19 +168,19 @@ def _codes(z: Float64, z_hat: Float64) -> Iterator[Warning_]:
     codes = standardised(z_hat)
     rank = _rank(codes)
     if still.any() or rank < expected:
-        what = []
+        findings = []
         if still.any():
-            what.append(f"codes {_some([str(i) for i in np.flatnonzero(still)])} do not vary")
+            findings.append(f"codes {_some([str(i) for i in np.flatnonzero(still)])} do not vary")
         if rank < expected:
-            what.append(f"the codes have rank {rank}, where {expected} factors are to be held")
-        yield Warning_("collapsed_codes", "; ".join(what))
+            findings.append(f"the codes have rank {rank}, where {expected} factors are to be held")
+        yield ScoreWarning("collapsed_codes", "; ".join(findings))
     if width <= _MOST_COMPARED:
         moving = np.flatnonzero(~still)
         table = np.abs(codes[:, moving].T @ codes[:, moving] / len(z))
         pairs = np.argwhere(np.triu(table > _DUPLICATED, 1))
         if len(pairs):
             shown = [f"{moving[i]} and {moving[j]}" for i, j in pairs]
-            yield Warning_(
+            yield ScoreWarning(
                 "duplicated_codes",
                 f"codes {_some(shown)} are copies of each other: metrics that look for one code "
                 "per factor count them apart",
@@ -187,7 +188,7 @@ def _codes(z: Float64, z_hat: Float64) -> Iterator[Warning_]:
 
 
 def _rank(codes: Float64) -> int:
-    """Of standardised codes, at the precision of float32."""
+    """Compute the rank of standardised codes, at the precision of float32."""
     if codes.shape[1] >= len(codes):
         values = np.linalg.eigvalsh(codes @ codes.T)
     else:
@@ -195,7 +196,7 @@ def _rank(codes: Float64) -> int:
     return int((values > _FLOAT32**2 * max(values[-1], np.finfo(float).tiny)).sum())
 
 
-def _dimensions(z: Float64, z_hat: Float64, metrics: Collection[str]) -> Iterator[Warning_]:
+def _dimensions(z: Float64, z_hat: Float64, metrics: Collection[str]) -> Iterator[ScoreWarning]:
     count, width = int(varying(z).sum()), z_hat.shape[1]
     if width == count or not any(name.startswith("mcc") for name in metrics):
         return
@@ -204,23 +205,25 @@ def _dimensions(z: Float64, z_hat: Float64, metrics: Collection[str]) -> Iterato
         if width > count
         else f"{count - width} factors can have no code and count as 0"
     )
-    yield Warning_("unequal_dimensions", f"{width} codes for {count} varying factors: {meaning}")
+    yield ScoreWarning(
+        "unequal_dimensions", f"{width} codes for {count} varying factors: {meaning}"
+    )
 
 
-def _halves(z: Float64, z_hat: Float64, names: Sequence[str]) -> Iterator[Warning_]:
-    """Means of the halves that differ by more than their standard errors allow."""
+def _halves(z: Float64, z_hat: Float64, names: Sequence[str]) -> Iterator[ScoreWarning]:
+    """Warn of means of the halves that differ by more than their standard errors allow."""
     half = len(z) // 2
     limit = _SIGNIFICANT * np.sqrt(1 / half + 1 / (len(z) - half))
     different = [
-        what
-        for values, what in (
+        label
+        for values, label in (
             *((z[:, [i]], name) for i, name in enumerate(names)),
             (z_hat, "the codes"),
         )
         if (np.abs(np.diff(_half_means(values), axis=0)) > limit).any()
     ]
     if different:
-        yield Warning_(
+        yield ScoreWarning(
             "halves_differ",
             f"the means of {_some(different)} differ between the first and second half of the "
             "samples: they are no random order, which fitting on one half and scoring on the "

@@ -1,4 +1,4 @@
-"""Encoders that others are held against: raw pixels, an untrained network, PCA, trained ones.
+"""`run_reference`: encoders to compare with: pixels, an untrained network, PCA, trained ones.
 
 They are the toolkit's own, so they run in the caller's process.
 """
@@ -31,7 +31,7 @@ Float64 = npt.NDArray[np.float64]
 SIDE = 16  # pixels along each side that identity keeps
 COMPONENTS = 10
 _PCA_SIDE = 32  # pixels along each side that PCA looks at
-#: Images of which all pixels are compared with all: the published test has 4,096.
+#: The most images of which all pixels are compared with all: the published test has 4,096.
 MOST_WHOLE = 4096
 _MOST_WHOLE_BYTES = 4_000_000_000
 _WHOLE = "full"
@@ -45,15 +45,15 @@ def run_reference(
     seed: int = 0,
     batch_size: int = BATCH_SIZE,
 ) -> Encoding:
-    """The codes of a reference encoder.
+    """Compute the codes of a reference encoder.
 
     Args:
         submission: `reference:identity`, `identity=full`, `random`, `pca`, `pca=COMPONENTS` or
             `supervised=CHECKPOINT` or `encoder=CHECKPOINT`.
         dataset: the test set.
-        train: images that PCA is fitted on; None: the first half of the test set.
-        seed: of the untrained network.
-        batch_size: images at once.
+        train: the images that PCA is fitted on; None: the first half of the test set.
+        seed: the seed for the untrained network.
+        batch_size: the number of images at once.
 
     Raises:
         UsageError: it does not fit the data.
@@ -128,7 +128,7 @@ def _apply(encoder: ImageEncoder, dataset: ThreeDIdent, batch_size: int) -> Floa
 def _averages(
     dataset: ThreeDIdent, numbers: range, side: int, batch_size: int
 ) -> Iterator[Float64]:
-    """Pixels in [0, 1], averaged to at most side x side x 3, in batches (B, pixels)."""
+    """Yield pixels in [0, 1], averaged to at most side x side x 3, in batches (B, pixels)."""
     height, width, _ = dataset.source.shape
     size = min(side, height), min(side, width)
     for images in _batches(dataset, numbers, batch_size, "reading pixels"):
@@ -137,7 +137,7 @@ def _averages(
 
 
 def _whole(dataset: ThreeDIdent, batch_size: int) -> Encoding:
-    """All pixels, in coordinates of the space that the images span.
+    """Return all pixels, in coordinates of the space that the images span.
 
     N images span at most N - 1 dimensions around their mean. A rotation into that space changes
     no inner product, hence no regression of minimum norm: the published identity baseline.
@@ -165,7 +165,7 @@ def _whole(dataset: ThreeDIdent, batch_size: int) -> Encoding:
 def _pca(
     dataset: ThreeDIdent, train: ThreeDIdent | None, components: int, batch_size: int
 ) -> Encoding:
-    """The largest principal components of the pixels."""
+    """Compute the largest principal components of the pixels."""
     fitted_on, numbers = dataset, range(len(dataset) // 2)
     if train is not None:
         fitted_on, numbers = train, range(len(train))
@@ -188,12 +188,12 @@ def _pca(
     axes = _signed(vectors[:, ::-1][:, :components])
     parts = _averages(dataset, range(len(dataset)), _PCA_SIDE, batch_size)
     codes = np.concatenate([(rows - mean) @ axes for rows in parts])
-    what = f"{len(train)} training images" if train else "the first half of the test images"
+    images = f"{len(train)} training images" if train else "the first half of the test images"
     about = f"{components} principal components of the pixels, averaged to at most {_PCA_SIDE} x "
-    return Encoding(codes.astype(np.float32), about=f"{about}{_PCA_SIDE}, fitted on {what}")
+    return Encoding(codes.astype(np.float32), about=f"{about}{_PCA_SIDE}, fitted on {images}")
 
 
 def _signed(columns: Float64) -> Float64:
-    """Columns whose largest entry is positive: their sign is arbitrary otherwise."""
+    """Turn columns so that their largest entry is positive: their sign is arbitrary otherwise."""
     largest = np.take_along_axis(columns, np.abs(columns).argmax(0)[None], 0)
     return columns * np.where(largest < 0, -1, 1)

@@ -1,280 +1,358 @@
-"""`scores.json`, read strictly: a leaderboard takes it from strangers."""
+"""`ScoresFile`: scores.json as an object that reads and writes itself.
+
+Only this module and `scores_schema`, which refuses what does not fit, know the file's field names.
+"""
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import json
-import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from threedident.errors import UsageError
-from threedident.evaluate.metrics._linear_fit import FOLDS
-from threedident.evaluate.scoring import METRICS
-from threedident.evaluate.submissions.manifest import parse_manifest
-
-FORMAT = "3dident-scores"
-FORMAT_VERSION = 1
-KINDS = ("embeddings", "onnx", "python", "torch", "reference")
-
-_LARGEST_FILE = 8_000_000
-_LONGEST_TEXT = 4000
-_DEEPEST = 12
-_LARGEST_NUMBER = 2.0**64
-_ROUNDING = 1e-9  # above 1
-_TOP = (
-    *("format", "format_version", "created", "toolkit", "libraries"),
-    *("submission", "data", "settings", "scores", "warnings"),
+from threedident.evaluate.assumptions import ScoreWarning
+from threedident.evaluate.metric_report import MetricReport
+from threedident.evaluate.scores_schema import (
+    FORMAT,
+    FORMAT_VERSION,
+    LARGEST_FILE,
+    check_scores,
+    parse_json,
 )
+from threedident.evaluate.submissions.manifest import SubmissionManifest
+from threedident.storage.atomic_files import write_json
+
+#: The files that an evaluation writes.
+SCORES, EMBEDDINGS, REPORT = "scores.json", "embeddings.npy", "report.html"
+#: The images that `reference:pca` was fitted on, in scores that do not name them.
+UNNAMED = "images that they do not name"
 
 
-_Check = Callable[[Any, str], None]
+@dataclasses.dataclass(frozen=True)
+class DatasetIdentity:
+    """A dataset as told from others, and from itself before it was extended.
 
-
-class _Invalid(Exception):
-    """What does not fit, without the name of the file."""
-
-
-def read_scores(path: Path) -> dict[str, Any]:
-    """The scores of a file.
-
-    Raises:
-        UsageError: it cannot be read, or does not fit; the message names the field.
+    Attributes:
+        fingerprint: the hash of its settings; of the published layout, of its latents.
+        images: the number of its images.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    if len(content) > _LARGEST_FILE:
-        raise UsageError(f"{path} is larger than the {_LARGEST_FILE} bytes that scores may have")
-    try:
-        data = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
-    except (UnicodeDecodeError, RecursionError, ValueError) as error:
-        raise UsageError(f"{path} is not JSON: {error}") from error
-    return check_scores(data, str(path))
+
+    fingerprint: str
+    images: int
 
 
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is no finite number")
+@dataclasses.dataclass(frozen=True)
+class SubmissionRecord:
+    """The part `submission` of scores.json.
 
-
-def check_scores(data: Any, source: str) -> dict[str, Any]:
-    """The document itself, once every field has been looked at.
-
-    Raises:
-        UsageError: a field is missing, unknown, of the wrong type or out of range.
+    Attributes:
+        kind: embeddings, onnx, python, torch or reference.
+        name: the file's name, `package.module:factory` or `reference:NAME`.
+        sha256: the hash of the submission; None for a reference without a file.
+        files: names of the files beside it that hold its weights; None where scores of an
+            earlier version do not say.
+        codes: the number of codes, m.
+        about: a line on a reference encoder; None for others.
+        manifest: the declaration of its authors, if there is one.
+        network_blocked: whether its process had no network; None where none was started.
+        fitted_on: the images that `reference:pca` was fitted on, where they are not the test set.
+        batch_size: the number of images at once; None where it is not recorded.
+        extra: fields that this version does not know.
     """
-    try:
-        _bounded(data, "the document", _DEEPEST)
-        document = _object(data, "the document")
-        _fields(document, "the document", _TOP)
-        if document["format"] != FORMAT or document["format_version"] != FORMAT_VERSION:
-            raise _Invalid(
-                f"expected format {FORMAT} in version {FORMAT_VERSION}, found "
-                f"{document['format']!r:.60} in version {document['format_version']!r:.20}"
-            )
-        _text(document["created"], "created")
-        _text(document["toolkit"], "toolkit")
-        for name, version in _object(document["libraries"], "libraries").items():
-            _text(version, f"libraries.{name}")
-        _check_submission(_object(document["submission"], "submission"), source)
-        _check_data(_object(document["data"], "data"))
-        _check_settings(_object(document["settings"], "settings"))
-        scores = _object(document["scores"], "scores")
-        if not scores:
-            raise _Invalid("scores holds no metric")
-        for name, score in scores.items():
-            _check_score(name, _object(score, f"scores.{name}"))
-        for i, warning in enumerate(_list(document["warnings"], "warnings")):
-            found = _object(warning, f"warnings[{i}]")
-            for key in ("code", "message"):
-                _text(found.get(key), f"warnings[{i}].{key}")
-    except _Invalid as error:
-        raise UsageError(
-            f"{source} is no scores.json that this toolkit can take: {error}. "
-            "Make it with `3dident evaluate`"
-        ) from error
-    return document
+
+    kind: str
+    name: str
+    sha256: str | None
+    files: tuple[str, ...] | None
+    codes: int
+    about: str | None
+    manifest: SubmissionManifest | None
+    network_blocked: bool | None
+    fitted_on: DatasetIdentity | None
+    batch_size: int | None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make the record of plain data that was checked."""
+        fields, extra = _split(cls, data)
+        files, manifest, fitted_on = (fields[k] for k in ("files", "manifest", "fitted_on"))
+        fields["files"] = None if files is None else tuple(files or ())
+        fields["manifest"] = None if manifest is None else SubmissionManifest.from_dict(manifest)
+        fields["fitted_on"] = None if fitted_on is None else _identity(fitted_on)
+        return cls(**fields, extra=extra)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        data = _fields(self)
+        data["files"] = None if self.files is None else list(self.files)
+        data["manifest"] = None if self.manifest is None else self.manifest.as_dict()
+        data["fitted_on"] = None if self.fitted_on is None else dataclasses.asdict(self.fitted_on)
+        return {**data, **self.extra}
 
 
-def _check_submission(found: Mapping[str, Any], source: str) -> None:
-    _needs(found, "submission", ("kind", "name", "sha256", "codes", "manifest"))
-    _choice(found["kind"], "submission.kind", KINDS)
-    _text(found["name"], "submission.name")
-    if found["sha256"] is not None or found["kind"] != "reference":
-        _digest(found["sha256"], "submission.sha256")
-    _whole(found["codes"], "submission.codes", 1)
-    if found.get("batch_size") is not None:
-        _whole(found["batch_size"], "submission.batch_size", 1)
-    if found.get("fitted_on") is not None:
-        fitted_on = _object(found["fitted_on"], "submission.fitted_on")
-        _digest(fitted_on.get("fingerprint"), "submission.fitted_on.fingerprint")
-        _whole(fitted_on.get("images"), "submission.fitted_on.images", 1)
-    for i, each in enumerate(_list(found.get("files") or [], "submission.files")):
-        _text(each, f"submission.files[{i}]")
-    if found["manifest"] is not None:
-        parse_manifest(_object(found["manifest"], "submission.manifest"), f"{source}, manifest")
+@dataclasses.dataclass(frozen=True)
+class DataRecord:
+    """The part `data` of scores.json.
+
+    Attributes:
+        fingerprint: the hash of its settings; of the published layout, of its latents.
+        images: the number of its images.
+        preset: the name of its generator; None where that is not recorded.
+        split: the split; None where nobody says.
+        seed: the seed for its latents; None where they were given.
+        resolution: the number of pixels along each side.
+        engine: the renderer, as `dataset.json` records it; or None.
+        factors: names of the factors that were scored.
+        not_injective: the reasons why different latents share an image; None if not known.
+        best_r2: the best possible R2 by factor, where it is known.
+        why_no_best_r2: the reason why there is none, a clause; or None.
+        extra: fields that this version does not know.
+    """
+
+    fingerprint: str
+    images: int
+    preset: str | None
+    split: str | None
+    seed: int | None
+    resolution: int | None
+    engine: Mapping[str, Any] | None
+    factors: tuple[str, ...]
+    not_injective: tuple[str, ...] | None
+    best_r2: Mapping[str, float | None] | None
+    why_no_best_r2: str | None
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def identity(self) -> DatasetIdentity:
+        """The identity of the dataset."""
+        return DatasetIdentity(self.fingerprint, self.images)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Make the record of plain data that was checked."""
+        fields, extra = _split(cls, data)
+        fields["factors"] = tuple(fields["factors"])
+        reasons = fields["not_injective"]
+        fields["not_injective"] = None if reasons is None else tuple(reasons or ())
+        return cls(**fields, extra=extra)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        data = {key: list(v) if isinstance(v, tuple) else v for key, v in _fields(self).items()}
+        return {**data, **self.extra}
 
 
-def _check_settings(found: Mapping[str, Any]) -> None:
-    _needs(found, "settings", ("folds", "bootstrap", "seed"))
-    _choice(found["folds"], "settings.folds", FOLDS)
-    for key in ("bootstrap", "seed"):
-        _whole(found[key], f"settings.{key}", 0)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ScoredCodes:
+    """Scores of codes on a test set: the parts of scores.json that do not say whose they are.
+
+    Attributes:
+        data: the test set.
+        settings: the settings of the metrics, as plain data.
+        scores: reports by the metric's name.
+        warnings: assumptions that do not hold.
+    """
+
+    data: DataRecord
+    settings: Mapping[str, Any]
+    scores: Mapping[str, MetricReport]
+    warnings: tuple[ScoreWarning, ...]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both would be written alike."""
+        return isinstance(other, type(self)) and self.as_dict() == other.as_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.data.identity)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Make an object of plain data that was checked, or that this toolkit made."""
+        return cls(**_parts(document))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return {
+            "data": self.data.as_dict(),
+            "settings": dict(self.settings),
+            "scores": {name: report.as_dict() for name, report in self.scores.items()},
+            "warnings": [dataclasses.asdict(warning) for warning in self.warnings],
+        }
+
+    @property
+    def no_best_scores(self) -> str | None:
+        """The reason why scores do not stand beside the best possible ones; None where they do."""
+        reason = self.data.why_no_best_r2
+        return f"no best possible scores are given: {reason}" if reason else None
 
 
-def _check_data(found: Mapping[str, Any]) -> None:
-    _needs(
-        found,
-        "data",
-        (
-            *("fingerprint", "images", "preset", "split", "seed", "resolution", "engine"),
-            *("factors", "not_injective", "best_r2"),
-        ),
-    )
-    _digest(found["fingerprint"], "data.fingerprint")
-    _whole(found["images"], "data.images", 1)
-    for key in ("preset", "split"):
-        if found[key] is not None:
-            _text(found[key], f"data.{key}")
-    for key, least in (("seed", 0), ("resolution", 1)):
-        if found.get(key) is not None:
-            _whole(found[key], f"data.{key}", least)
-    if found["engine"] is not None:
-        engine = _object(found["engine"], "data.engine")
-        for key in ("name", "version", "device", "quality"):
-            _text(engine.get(key), f"data.engine.{key}")
-    for key in ("factors", "not_injective"):
-        for i, each in enumerate(_list(found.get(key) or [], f"data.{key}")):
-            _text(each, f"data.{key}[{i}]")
-    if not found["factors"]:
-        raise _Invalid("data.factors names no factor")
-    _numbers(found.get("best_r2"), "data.best_r2")
-    if found.get("why_no_best_r2") is not None:
-        _text(found["why_no_best_r2"], "data.why_no_best_r2")
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ScoresFile(ScoredCodes):
+    """The content of scores.json.
 
+    Attributes:
+        created: the time, in UTC, ISO 8601.
+        toolkit: the version of this package.
+        libraries: versions of Python and of what the scores depend on, by name.
+        submission: the submission that was scored.
+    """
 
-def _check_score(name: str, score: Mapping[str, Any]) -> None:
-    where = f"scores.{name}"
-    if name not in METRICS:
-        raise _Invalid(f"{name!r:.80} is no metric: expected some of {', '.join(METRICS)}")
-    check = functools.partial(_score, lowest=METRICS[name].lowest)
-    _needs(score, where, ("value",))
-    for key in ("value", "chance"):
-        if score.get(key) is not None:
-            check(score[key], f"{where}.{key}")
-    for key in ("per_factor", "best_per_factor"):
-        _numbers(score.get(key), f"{where}.{key}", check)
-    _numbers(score.get("share_of_best"), f"{where}.share_of_best")
-    _interval(score.get("interval"), f"{where}.interval", check)
-    for factor, pair in _object(score.get("per_factor_interval") or {}, where).items():
-        _interval(pair, f"{where}.per_factor_interval.{factor}", check)
-    for key in ("parts", "choices"):
-        _object(score.get(key) or {}, f"{where}.{key}")
+    created: str
+    toolkit: str
+    libraries: Mapping[str, str]
+    submission: SubmissionRecord
 
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a file that anyone can have written.
 
-def _bounded(value: Any, where: str, deeper: int) -> None:
-    """No text without end, no number without bound, nothing nested without bottom."""
-    if deeper < 0:
-        raise _Invalid("it is nested too deeply")
-    match value:
-        case str():
-            _text(value, where)
-        case bool() | None:
-            pass
-        case int() | float():
-            if not abs(value) <= _LARGEST_NUMBER:
-                raise _Invalid(f"{where} has a number without bounds")
-        case list():
-            for each in value:
-                _bounded(each, where, deeper - 1)
-        case dict():
-            for key, each in value.items():
-                _text(key, f"a field's name in {where:.80}")
-                _bounded(each, key, deeper - 1)
-        case _:
-            raise _Invalid(f"{where} is a {type(value).__name__}, which JSON does not have")
+        Raises:
+            UsageError: it cannot be read, or does not fit; the message names the field.
+        """
+        try:
+            with path.open("rb") as file:
+                content = file.read(LARGEST_FILE + 1)
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
+        return cls.parse(parse_json(content, path), str(path))
 
+    @classmethod
+    def parse(cls, document: Any, source: str) -> Self:
+        """Make an object of a document that anyone can have written.
 
-def _object(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise _Invalid(f"{where} must be an object, found {value!r:.60}")
-    return value
+        Args:
+            document: the plain data.
+            source: the name of the document in an error.
 
+        Raises:
+            UsageError: a field is missing, unknown, of the wrong type or out of range.
+        """
+        return cls.from_dict(check_scores(document, source))
 
-def _list(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise _Invalid(f"{where} must be a list, found {value!r:.60}")
-    return value
-
-
-def _needs(found: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in found:
-            raise _Invalid(f"{where} lacks {name}")
-
-
-def _fields(found: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
-    """Exactly these fields."""
-    _needs(found, where, names)
-    for name in found:
-        if name not in names:
-            raise _Invalid(f"{where} has an unknown field {name!r:.80}")
-
-
-def _text(value: Any, where: str) -> None:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise _Invalid(
-            f"{where} must be text of at most {_LONGEST_TEXT} characters, found {value!r:.60}"
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """Make an object of plain data that was checked, or that this toolkit made."""
+        return cls(
+            created=document["created"],
+            toolkit=document["toolkit"],
+            libraries=document["libraries"],
+            submission=SubmissionRecord.from_dict(document["submission"]),
+            **_parts(document),
         )
-    if any("\ud800" <= c <= "\udfff" for c in value):
-        raise _Invalid(f"{where} holds half of a character")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON, in the order of the file."""
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "created": self.created,
+            "toolkit": self.toolkit,
+            "libraries": dict(self.libraries),
+            "submission": self.submission.as_dict(),
+            **super().as_dict(),
+        }
+
+    def as_written(self) -> Self:
+        """Return the object that one gets back from the file, whose numbers are rounded."""
+        return self.from_dict(self.as_dict())
+
+    def write(self, path: Path) -> None:
+        """Write the file, replacing one that is there in one step.
+
+        Raises:
+            DatasetError: the disk is full or cannot be written to.
+        """
+        write_json(path, self.as_dict())
+
+    def same_but_for_time(self, other: ScoresFile) -> bool:
+        """Whether two files say the same, apart from when they were made."""
+        mine, others = self.as_dict(), other.as_dict()
+        return mine | {"created": ""} == others | {"created": ""}
+
+    @property
+    def manifest(self) -> SubmissionManifest | None:
+        """The declaration of the submission's authors, if there is one."""
+        return self.submission.manifest
+
+    @property
+    def on_training_split(self) -> bool:
+        """Whether the scores are of images of a training split."""
+        return self.data.split == "train"
 
 
-def _choice(value: Any, where: str, choices: Sequence[int | str]) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | str) or value not in choices:
-        wanted = ", ".join(map(str, choices))
-        raise _Invalid(f"{where} must be one of {wanted}, found {value!r:.60}")
+@dataclasses.dataclass(frozen=True)
+class ScoresOwner:
+    """The submission and the test set that a file's scores are of.
+
+    Attributes:
+        kind, name, sha256: the submission's.
+        files: names of the files beside it; None where scores of an earlier version do not say.
+        scored_on: the test set.
+        fitted_on: the images that `reference:pca` was fitted on, `UNNAMED`, or None.
+    """
+
+    kind: str
+    name: str
+    sha256: str | None
+    files: tuple[str, ...] | None
+    scored_on: DatasetIdentity
+    fitted_on: DatasetIdentity | str | None
+
+    @classmethod
+    def read(cls, path: Path) -> ScoresOwner | None:
+        """Read whose scores a file holds, if the rest fits or not; None where it is damaged."""
+        fitted_on: DatasetIdentity | str | None
+        try:
+            document = json.loads(path.read_bytes())
+            submission, data = document["submission"], document["data"]
+            files = submission.get("files")
+            if isinstance(files, list):
+                files = tuple(map(str, files))
+            elif files is not None:
+                files = ()
+            if "fitted_on" in submission:
+                given = submission["fitted_on"]
+                fitted_on = None if given is None else _identity(given)
+            else:  # as scores of an earlier version
+                about = str(submission.get("about"))
+                fitted_on = UNNAMED if "training images" in about else None
+            return cls(
+                kind=submission["kind"],
+                name=submission["name"],
+                sha256=submission["sha256"],
+                files=files,
+                scored_on=_identity(data),
+                fitted_on=fitted_on,
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
 
 
-def _digest(value: Any, where: str) -> None:
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
-        raise _Invalid(f"{where} must be a SHA-256 in 64 hexadecimal digits, found {value!r:.80}")
+def _identity(data: Mapping[str, Any]) -> DatasetIdentity:
+    return DatasetIdentity(data["fingerprint"], data["images"])
 
 
-def _whole(value: Any, where: str, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**64:
-        raise _Invalid(f"{where} must be a whole number of at least {least}, found {value!r:.60}")
+def _parts(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "data": DataRecord.from_dict(document["data"]),
+        "settings": document["settings"],
+        "scores": {n: MetricReport.from_dict(each) for n, each in document["scores"].items()},
+        "warnings": tuple(
+            ScoreWarning(each["code"], each["message"]) for each in document["warnings"]
+        ),
+    }
 
 
-def _number(value: Any, where: str) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise _Invalid(f"{where} must be a finite number, found {value!r:.60}")
+def _split(record: type, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split plain data into a record's fields, None for those that lack, and all others."""
+    names = [field.name for field in dataclasses.fields(record) if field.name != "extra"]
+    fields = {name: data.get(name) for name in names}
+    return fields, {key: value for key, value in data.items() if key not in fields}
 
 
-def _score(value: Any, where: str, lowest: float) -> None:
-    """Scores are at most 1; what is worse than the mean has a negative R2."""
-    _number(value, where)
-    if not lowest - _ROUNDING <= value <= 1 + _ROUNDING:
-        raise _Invalid(f"{where} must lie in [{lowest:g}, 1], found {value}")
-
-
-def _interval(value: Any, where: str, check: _Check) -> None:
-    """Two scores; null, or two nulls, where there is none."""
-    if value is None or value == [None, None]:
-        return
-    if not isinstance(value, list) or len(value) != 2:
-        raise _Invalid(f"{where} must be [low, high], found {value!r:.60}")
-    for each in value:
-        check(each, where)
-    if value[0] > value[1]:
-        raise _Invalid(f"{where} must be [low, high], found {value}")
-
-
-def _numbers(value: Any, where: str, check: _Check = _number) -> None:
-    for name, each in _object(value or {}, where).items():
-        if each is not None:
-            check(each, f"{where}.{name}")
+def _fields(record: Any) -> dict[str, Any]:
+    names = (field.name for field in dataclasses.fields(record) if field.name != "extra")
+    return {name: getattr(record, name) for name in names}

@@ -1,4 +1,4 @@
-"""Whether an encoder has seen the images that it is scored on, and what else may not fit them."""
+"""`check_seen`: warnings where an encoder has seen its test images, or they do not fit it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.formats.dataset_card import SPLIT_NAMES
-from threedident.datasets.formats.exports import ExportSource
-from threedident.datasets.formats.sources import Source, count_shared, open_source
+from threedident.datasets.formats import Source, count_shared, open_dataset
+from threedident.datasets.formats.export import ExportSource
+from threedident.datasets.formats.export_record import SPLIT_NAMES
 from threedident.errors import DatasetError, ThreeDIdentError
-from threedident.evaluate.assumptions import Warning_
+from threedident.evaluate.assumptions import ScoreWarning
 from threedident.evaluate.submissions.manifest import SubmissionManifest
+from threedident.latents import latents_digest
 from threedident.storage.atomic_files import read_json
-from threedident.storage.directory import latents_digest
 
 #: Warnings with which scores are no entry of a leaderboard.
 UNRANKED = ("training_split", "seen_images")
@@ -25,11 +25,11 @@ _CLAIMED = ("images", "latents", "preset", "resolution")  # in an ONNX file
 
 
 def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of the images that an encoder was fitted on.
+    """Read what is recorded of the images that an encoder was fitted on.
 
     Args:
-        checkpoint: its file; `result.json` of its run may lie beside it.
-        about: what the file itself says.
+        checkpoint: the encoder's file; `result.json` of its run may lie beside it.
+        about: the record in the file itself.
 
     Returns:
         `latents` (their digest) and `resolution`, among others, as far as it is recorded.
@@ -39,8 +39,8 @@ def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any
     try:
         result = read_json(checkpoint.parent / _RESULT)
         same = all(
-            there == about[key]
-            for key, there in (
+            recorded == about[key]
+            for key, recorded in (
                 ("experiment", result["experiment"]["name"]),
                 ("seed", result["experiment"]["training"]["seed"]),
                 ("steps", result["steps"]),
@@ -52,12 +52,12 @@ def training_record(checkpoint: Path, about: Mapping[str, Any]) -> dict[str, Any
 
 
 def write_claim(record: Mapping[str, Any]) -> str:
-    """What an ONNX file says of the images that its encoder was trained on."""
+    """Write the claim of an ONNX file on the images that its encoder was trained on."""
     return json.dumps({key: record[key] for key in _CLAIMED if key in record}, sort_keys=True)
 
 
 def read_claim(text: Any) -> dict[str, Any]:
-    """What an ONNX file says of them: anyone can have written it, so that it only warns."""
+    """Read the claim of an ONNX file; anyone can have written it, so that it only warns."""
     try:
         plain = json.loads(text)
         latents, side = plain.get("latents"), plain.get("resolution")
@@ -70,9 +70,9 @@ def read_claim(text: Any) -> dict[str, Any]:
 
 
 def split_of(source: Source) -> str | None:
-    """Which split a dataset is: train, val or test; None where nobody says.
+    """Return the split of a dataset: train, val or test; None where nobody says.
 
-    What rendered it counts first. Of imported images, the export says what it calls them.
+    The split that was rendered counts first; of imported images, the one in their export.
     """
     split = source.manifest.settings.get("split") if source.manifest else None
     if split is None and isinstance(source, ExportSource):
@@ -87,72 +87,48 @@ def check_seen(
     fitted_on: Source | None = None,
     trained_on: Mapping[str, Any] | None = None,
     checkpoint: Path | None = None,
-) -> Iterator[Warning_]:
-    """Warnings of a test set that is no test of the encoder, or is of another kind.
+) -> Iterator[ScoreWarning]:
+    """Warn of a test set that is no test of the encoder, or is of another kind.
 
     Args:
-        test: what it is scored on.
-        declared: what its authors say of it.
-        fitted_on: what reference:pca was fitted on, where that is not the test set itself.
-        trained_on: what is recorded of the training of an encoder of this toolkit.
+        test: the images that it is scored on.
+        declared: the declaration of its authors.
+        fitted_on: the images that reference:pca was fitted on, where they are not the test set.
+        trained_on: the record of the training of an encoder of this toolkit.
         checkpoint: the file of such an encoder; its run's folder says where the images were.
     """
     manifest = test.manifest
-    settings = manifest.settings if manifest else {}
-    preset = manifest.preset if manifest else None
-    split, seed = settings.get("split"), settings.get("seed")
+    split = manifest.settings.get("split") if manifest else None
     if split is None and split_of(test) == "train":
-        yield Warning_(
+        yield ScoreWarning(
             "training_split",
             "the export calls these images its split `train`, as `3dident convert` does where "
             "nobody names one: encoders are fitted on that, and a leaderboard does not take such "
             "scores. If they are a test set, import them with `3dident convert --split test`",
         )
     elif split == "train":
-        yield Warning_(
+        yield ScoreWarning(
             "training_split",
             "the test set is of the split `train`: encoders are fitted on that, and a leaderboard "
             "does not take such scores. `3dident render --split test` makes a test set",
         )
-    digest = latents_digest(test.raw_latents)
     recorded = trained_on or {}
-    what = None
-    shared = 0 if fitted_on is None else count_shared(fitted_on.raw_latents, test.raw_latents)
-    same = recorded.get("latents") == digest
-    if shared:
-        what = (
-            f"the principal components were fitted on images of the same latents (--train) as "
-            f"{shared} of these {len(test)}"
-        )
-    elif same or (some := _count_trained_on(test, recorded, checkpoint)):
-        of = "" if same else f" as {some} of these {len(test)}"
-        what = f"the encoder was trained on images of the same latents{of}, as is recorded with it"
-    elif (
-        declared is not None
-        and split == "train"
-        and seed in declared.data_seeds
-        and preset is not None
-        and preset.name == declared.preset
-    ):
-        what = (
-            f"the manifest says that the encoder was trained on images of seed {seed}, which is "
-            "that of this training split"
-        )
-    if what:
-        yield Warning_(
+    reason = _why_seen(test, declared, fitted_on, recorded, checkpoint)
+    if reason:
+        yield ScoreWarning(
             "seen_images",
-            f"{what}: the scores are those of images it has seen, and say nothing of new ones",
+            f"{reason}: the scores are those of images it has seen, and say nothing of new ones",
         )
     side = recorded.get("resolution")
     if isinstance(side, int) and side != test.shape[0]:
-        yield Warning_(
+        yield ScoreWarning(
             "other_resolution",
             f"the encoder was trained on images of {side} pixels along each side, and these have "
             f"{test.shape[0]}: it was never fitted to such. Score it on a test set of {side} "
             "pixels",
         )
     if manifest is not None and manifest.pair_process is not None:
-        yield Warning_(
+        yield ScoreWarning(
             "paired_images",
             "the test set was rendered in pairs, whose images depend on each other: there are "
             "fewer independent samples than images, so that the intervals are too narrow. Score "
@@ -160,15 +136,49 @@ def check_seen(
         )
 
 
+def _why_seen(
+    test: Source,
+    declared: SubmissionManifest | None,
+    fitted_on: Source | None,
+    recorded: Mapping[str, Any],
+    checkpoint: Path | None,
+) -> str | None:
+    """Say why the encoder has seen images of the test set; None where nothing shows that."""
+    shared = 0 if fitted_on is None else count_shared(fitted_on.raw_latents, test.raw_latents)
+    if shared:
+        return (
+            f"the principal components were fitted on images of the same latents (--train) as "
+            f"{shared} of these {len(test)}"
+        )
+    same = recorded.get("latents") == latents_digest(test.raw_latents)
+    count = 0 if same else _count_trained_on(test, recorded, checkpoint)
+    if same or count:
+        extent = "" if same else f" as {count} of these {len(test)}"
+        return (
+            f"the encoder was trained on images of the same latents{extent}, as is recorded with it"
+        )
+    manifest = test.manifest
+    if declared is None or manifest is None or manifest.preset is None:
+        return None
+    settings = manifest.settings
+    split, seed = settings.get("split"), settings.get("seed")
+    if split == "train" and seed in declared.data_seeds and manifest.preset.name == declared.preset:
+        return (
+            f"the manifest says that the encoder was trained on images of seed {seed}, which is "
+            "that of this training split"
+        )
+    return None
+
+
 def _count_trained_on(test: Source, recorded: Mapping[str, Any], checkpoint: Path | None) -> int:
-    """How many images of a test set have latents of images that a run was trained on.
+    """Count the images of a test set with latents of images that a run was trained on.
 
     0 where the run's dataset is not to be found, or is another by now.
     """
     if checkpoint is None or not recorded:
         return 0
     try:
-        with open_source(read_json(checkpoint.parent / _PLACES)["data"]) as source:
+        with open_dataset(read_json(checkpoint.parent / _PLACES)["data"]) as source:
             latents = source.raw_latents[: recorded.get("images")]  # it may have been extended
     except (ThreeDIdentError, OSError, KeyError, TypeError, ValueError):
         return 0

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from threedident.render.comparison import EngineComparison as EngineComparison
+    from threedident.render.comparison import compare_engines as compare_engines
     from threedident.render.dataset import RenderInterrupted as RenderInterrupted
     from threedident.render.dataset import render_dataset as render_dataset
     from threedident.render.direct.engine import jacobian as jacobian
@@ -19,11 +21,13 @@ if TYPE_CHECKING:
     from threedident.render.settings import EngineSettings as EngineSettings
 
 _PLACES = {
+    "contact_sheet": "threedident.render.figures",
+    "EngineComparison": "threedident.render.comparison",
     "EngineSettings": "threedident.render.settings",
     "Estimate": "threedident.render.estimate",
     "RenderInterrupted": "threedident.render.dataset",
     "Summary": "threedident.render.job",
-    "contact_sheet": "threedident.render.figures",
+    "compare_engines": "threedident.render.comparison",
     "estimate_render": "threedident.render.estimate",
     "jacobian": "threedident.render.direct.engine",
     "render": "threedident.render.direct.engine",

@@ -60,7 +60,7 @@ _BASE_SAMPLES = 32  # of the ground under sun and area light without a shadow, r
 
 
 def import_bpy(threads: int = 1) -> Any:
-    """The bpy module, set up for renders on so many threads.
+    """Import the bpy module, set up for renders on so many threads.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -101,7 +101,7 @@ def import_bpy(threads: int = 1) -> Any:
 
 @contextlib.contextmanager
 def quiet_blender() -> Iterator[None]:
-    """Sends what Blender prints, below Python, nowhere; for engines in one's own process."""
+    """Silence what Blender prints below Python, for engines in one's own process."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -115,15 +115,15 @@ def quiet_blender() -> Iterator[None]:
 
 
 def blender_version() -> str:
-    """Blender's version, as 4.5.15."""
+    """The version of Blender, such as 4.5.15."""
     return ".".join(str(part) for part in import_bpy().app.version)
 
 
 def available_devices() -> dict[str, int]:
-    """The kinds of device Cycles can use here, and how many of each: {"cpu": 1, ...}."""
+    """Count the devices that Cycles can use here, by kind: {"cpu": 1, ...}."""
     preferences = import_bpy().context.preferences.addons["cycles"].preferences
     preferences.refresh_devices()
-    found = {"cpu": 1}
+    counts = {"cpu": 1}
     for kind, backend in GPU_BACKENDS.items():
         try:
             devices = preferences.get_devices_for_type(backend)
@@ -131,12 +131,12 @@ def available_devices() -> dict[str, int]:
             continue
         count = sum(device.type == backend for device in devices or ())
         if count:
-            found[kind] = count
-    return found
+            counts[kind] = count
+    return counts
 
 
 class BlenderEngine:
-    """Renders scenes of one preset with Cycles. One to a process: Blender is global state."""
+    """An engine that renders with Cycles. One to a process: Blender is global state."""
 
     def __init__(
         self,
@@ -149,15 +149,15 @@ class BlenderEngine:
         threads: int = 1,
         scratch: Path | None = None,
     ) -> None:
-        """Starts Blender in this process.
+        """Start Blender in this process.
 
         Args:
-            builder: of the preset's scenes.
-            quality: where the samples go.
-            resolution: pixels along each side.
+            builder: the builder of the preset's scenes.
+            quality: the settings that say where the samples go.
+            resolution: the pixels along each side.
             device: a kind of device, resolved.
             device_index: which of that kind.
-            threads: of a render on the CPU.
+            threads: the threads of a render on the CPU.
             scratch: a folder, best in memory, that Blender hands its pixels over through.
         """
         self._bpy = import_bpy(threads)
@@ -182,21 +182,21 @@ class BlenderEngine:
     batch = 1
 
     def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """Images (B, H, W, 3), uint8 sRGB, of latents (B, 10), scene values."""
+        """Render latents (B, 10), scene values, into images (B, H, W, 3), uint8 sRGB."""
         return np.stack([self.render(row) for row in latents])
 
     def render(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """The image, (H, W, 3) uint8 sRGB, of one row of latents (scene values, (10,))."""
+        """Render one row of latents, (10,) scene values, into an image (H, W, 3), uint8 sRGB."""
         return np.ascontiguousarray(to_uint8(self.render_linear(latents)))
 
     def render_linear(self, latents: Array) -> npt.NDArray[np.float32]:
-        """The same in linear light, (H, W, 3) float32, neither clamped nor rounded."""
+        """Render the same in linear light, (H, W, 3) float32, neither clamped nor rounded."""
         scene = self._builder.build(latents)
         self._pose(scene)
         return self._draw(scene)
 
     def close(self) -> None:
-        """Drops Blender's data and the scratch files."""
+        """Drop Blender's data and the scratch files."""
         self._bpy.ops.wm.read_factory_settings(use_empty=True)
         self._scratch.cleanup()
 
@@ -277,7 +277,7 @@ class BlenderEngine:
         return data
 
     def _material(self, kind: str) -> tuple[Any, Any]:
-        """A material, and the socket that sets its colour."""
+        """Make a material; return it and the socket that sets its colour."""
         material = self._bpy.data.materials.new(kind)
         material.use_nodes = True
         tree = material.node_tree
@@ -356,7 +356,7 @@ class BlenderEngine:
         self.set_ground_color(scene.ground_color)
 
     def set_ground_color(self, color: Vector) -> None:
-        """Colours the ground in every view."""
+        """Colour the ground in every view."""
         self._ground_color.default_value = (*color, 1.0)
 
     # --- One view of it ---
@@ -372,7 +372,7 @@ class BlenderEngine:
         transparent: bool = False,
         light_tree: bool = False,
     ) -> _View:
-        """A Blender scene of its own over some of the objects, seen on a pixel grid."""
+        """Make a Blender scene of its own over some of the objects, seen on a pixel grid."""
         from mathutils import Vector as BlenderVector
 
         data = self._bpy.data
@@ -430,13 +430,13 @@ class _View:
         self.share = 1.0
 
     def remove(self) -> None:
-        """Takes the view and its camera out of Blender."""
+        """Take the view and its camera out of Blender."""
         camera = self.scene.camera
         self._bpy.data.scenes.remove(self.scene)
         self._bpy.data.objects.remove(camera)
 
     def take_samples(self, first: int, count: int, total: int) -> None:
-        """Uses samples first..first+count of a sequence that several views share."""
+        """Use samples first..first+count of a sequence that several views share."""
         cycles = self.scene.cycles
         self.share = count / total
         cycles.samples = total
@@ -446,7 +446,7 @@ class _View:
         cycles.light_sampling_threshold = 0.0
 
     def shoot(self, region: Region | None = None) -> Array:
-        """Linear, premultiplied RGBA, (rows, columns, 4) float32, of a region or all of it."""
+        """Render a region, or all: linear, premultiplied RGBA, (rows, columns, 4) float32."""
         render = self.scene.render
         side = self.grid.side
         expected = (side, side)
@@ -472,7 +472,7 @@ class _View:
 
 
 class _WholeImage:
-    """Everything in one view, denoised: the published settings."""
+    """The published way to render: everything in one view, denoised."""
 
     def __init__(self, engine: BlenderEngine, quality: Whole) -> None:
         objects = [engine._object, engine._ground, *engine._lights.values()]
@@ -495,7 +495,7 @@ class _WholeImage:
 
 
 class _LayeredImage:
-    """Object over ground, each a sum over the lights (see `Layered`)."""
+    """The layered way to render: object over ground, each a sum over the lights (`Layered`)."""
 
     def __init__(self, engine: BlenderEngine, quality: Layered) -> None:
         self._outline = enclosing_points(engine._builder.mesh.vertices)

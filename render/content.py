@@ -1,22 +1,26 @@
-"""What a dataset shall hold, whatever device renders it and however."""
+"""Content: all that decides what a dataset holds, whatever renders it and however."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from threedident import defaults
-from threedident.distributions import Distribution
+from threedident.distributions import Distribution, PairProcess, raw_box
+from threedident.distributions.philox_sampler import check_renderable
+from threedident.distributions.serialisation import space_as_dict
 from threedident.errors import UsageError
-from threedident.latents import sample_raw_latents
+from threedident.latents import latents_digest, sample_raw_latents
 from threedident.presets import Preset
 from threedident.render.image_regions import enclosing_points
 from threedident.render.mesh import SHAPES, get_mesh
 from threedident.render.scene import CAMERA, SceneBuilder
-from threedident.render.settings import EngineSettings, dataset_settings
+from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
 
 _LOOKED_AT = 128  # latents, of which the object may miss the frame in this share
@@ -25,7 +29,7 @@ _MAY_MISS = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What a dataset shall hold, whatever device renders it.
+    """The content that a dataset shall have, whatever device renders it.
 
     Attributes:
         preset: the generator.
@@ -100,10 +104,10 @@ class Content:
             self.preset, self.resolution, self.quality, device, self.engine, version
         )
 
-    def settings(self, engine: EngineSettings) -> dict[str, Any]:
+    def dataset_settings(self, settings: EngineSettings) -> dict[str, Any]:
         """Collect all that decides the dataset's content; see `dataset_settings`."""
         return dataset_settings(
-            engine,
+            settings,
             seed=self.seed,
             split=self.split,
             given=self.given,
@@ -111,11 +115,11 @@ class Content:
         )
 
     def mesh_warnings(self) -> list[str]:
-        """What is unusual about the mesh file that is the object; empty for a built-in shape."""
+        """List what is unusual about the object's mesh file; empty for a built-in shape."""
         return [] if self.preset.shape in SHAPES else get_mesh(self.preset.shape).warnings()
 
     def frame_warning(self) -> str | None:
-        """A warning where the object is out of sight in many images; None where it is not."""
+        """Word a warning where the object is out of sight in many images; None where it is not."""
         raw = self.given
         if raw is None:
             raw = sample_raw_latents(range(_LOOKED_AT), seed=self.seed, split=self.split)
@@ -135,3 +139,52 @@ class Content:
             f"at: {len(raw)}). The camera stands at ({camera}) m and looks at the origin: choose "
             "smaller ranges of x, y and z, or a smaller scale"
         )
+
+
+def dataset_settings(
+    settings: EngineSettings,
+    *,
+    seed: int,
+    split: str,
+    given: npt.NDArray[np.float32] | None = None,
+    conditional: Distribution | None = None,
+) -> dict[str, Any]:
+    """Collect all that decides a dataset's content, for `dataset.json`.
+
+    Args:
+        settings: the settings that decide the pixels.
+        seed: the seed of the latents.
+        split: the split of the latents: train, val or test.
+        given: the raw latents (N, 10), if they do not come from the seed.
+        conditional: the conditional that makes images 2i and 2i + 1 a positive pair.
+    """
+    preset = settings.preset.as_dict()
+    for key in settings.preset.about():
+        del preset[key]
+    mesh = None
+    if preset["shape"] not in SHAPES:
+        # The file's content decides, not where it lies.
+        path = Path(preset["shape"])
+        preset["shape"], mesh = path.name, hashlib.sha256(path.read_bytes()).hexdigest()
+    latents: dict[str, Any] = {"source": "seed"}
+    if given is not None:
+        latents = {"source": "file", "count": len(given), "sha256": latents_digest(given)}
+    elif conditional is not None:
+        check_renderable(conditional)
+        process = PairProcess(raw_box(), conditional)
+        latents = {
+            "source": "pairs",
+            "space": space_as_dict(process.space),
+            "marginal": process.marginal.as_dict(),
+            "conditional": conditional.as_dict(),
+        }
+    return {
+        "preset": preset,
+        "mesh_sha256": mesh,
+        # Given latents depend on neither.
+        "seed": seed if given is None else None,
+        "split": split if given is None else None,
+        "latents": latents,
+        "resolution": settings.resolution,
+        "engine": settings.as_dict(),
+    }

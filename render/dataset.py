@@ -20,7 +20,7 @@ from threedident.render.quality import Quality
 from threedident.render.request import RenderRequest, noting
 from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import missing_intervals
+from threedident.storage.shard_plan import missing_intervals
 
 FINISHED_KEPT = "finished shards are kept"
 
@@ -29,7 +29,7 @@ class RenderInterrupted(KeyboardInterrupt):
     """A render was stopped by SIGINT or SIGTERM; what is finished is kept.
 
     Attributes:
-        summary: what it did until then.
+        summary: the summary of what it did until then.
     """
 
     def __init__(self, summary: Summary) -> None:
@@ -112,8 +112,8 @@ def render_dataset(
         images_per_worker: the images after which a render process is replaced. None: 1000.
         shard_size: the images in a file. None: the dataset's, or 100, fewer of large images.
         compression: the compression of the images: none or gzip. None: the dataset's, or none.
-        executor: where to render: local (processes of this machine), ray (a Ray cluster), or an
-            executor.
+        executor: the place to render: local (processes of this machine), ray (a Ray cluster), or
+            an executor of your own.
         address: the HOST:PORT of the Ray cluster's head. None: $RAY_ADDRESS, the cluster that
             this machine belongs to, or one started here.
         quiet: whether to print nothing. Otherwise lines and a progress bar go to stderr.
@@ -192,7 +192,7 @@ def first_lines(
         dataset: the directory.
         total: the number of images that it shall have.
         settings: the settings that decide the pixels.
-        options: how it is rendered.
+        options: the options of the render.
         place: a phrase that says where.
     """
     root, manifest = dataset.root, dataset.manifest

@@ -16,19 +16,19 @@ Array = npt.NDArray[Any]
 
 
 class Engine(Protocol):
-    """Makes images of one preset at one resolution and quality.
+    """An engine: makes images of one preset at one resolution and quality.
 
     Attributes:
-        batch: how many images it likes to make at once.
+        batch: the number of images that it makes at once.
     """
 
     batch: int
 
     def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """Images (B, H, W, 3), uint8 sRGB, of latents (B, 10), scene values."""
+        """Render latents (B, 10), scene values, into images (B, H, W, 3), uint8 sRGB."""
 
     def close(self) -> None:
-        """Frees what the engine holds."""
+        """Free what the engine holds."""
 
 
 def create_engine(
@@ -38,12 +38,12 @@ def create_engine(
     device_index: int = 0,
     scratch: Path | None = None,
 ) -> Engine:
-    """An engine in this process.
+    """Make an engine in this process.
 
     Args:
-        settings: what decides the pixels.
-        threads: of each render on the CPU.
-        device_index: which device of its kind.
+        settings: the settings that decide the pixels.
+        threads: the threads of each render on the CPU.
+        device_index: the number of the device among those of its kind.
         scratch: a folder for files that live as long as the engine.
 
     Raises:

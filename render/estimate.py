@@ -1,4 +1,4 @@
-"""Estimates of what a render will take, from a few images rendered on this machine."""
+"""Estimates of the time and disk that a render will take, from a few images rendered here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from threedident.errors import RenderError, UsageError
 from threedident.progress import Progress, format_seconds
 from threedident.render.dataset import bind_request
 from threedident.render.executors.local import LocalExecutor
-from threedident.render.executors.process_pool import Done, Task, WorkerPool, usable_processors
-from threedident.render.job import JobOptions, processor_name
+from threedident.render.executors.process_pool import Done, Task, WorkerPool
+from threedident.render.job import JobOptions
 from threedident.render.scene import SceneBuilder
 from threedident.render.settings import EngineSettings
 from threedident.storage.atomic_files import explaining_write_errors
-from threedident.storage.directory import MANIFEST, DatasetDir
-from threedident.storage.shards import ImageSums, Interval, missing_intervals, write_shard
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import MANIFEST
+from threedident.storage.shard_plan import Interval, missing_intervals
+from threedident.storage.shards import write_shard
+from threedident.storage.statistics import ImageSums
+from threedident.system import processor_name, usable_processors
 
 Array = npt.NDArray[Any]
 
@@ -32,14 +36,14 @@ _LEAST, _SECONDS = 4, 30.0  # images of a worker, besides its first ones; and wh
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What was measured.
+    """A measurement of render processes and of writing a shard.
 
     Attributes:
-        workers: processes that rendered at the same time.
-        start: seconds until a worker has its first image, less what a later one takes.
-        seconds: of every later image, in its process.
-        write: seconds to write one shard, checksums and statistics included.
-        shard_bytes: size of that shard.
+        workers: the number of processes that rendered at the same time.
+        start: the seconds until a worker has its first image, less what a later one takes.
+        seconds: the seconds of every later image, in its process.
+        write: the seconds to write one shard, checksums and statistics included.
+        shard_bytes: the size of that shard.
     """
 
     workers: int
@@ -49,7 +53,7 @@ class Measured:
     shard_bytes: int
 
     def mean(self) -> tuple[float, float, float]:
-        """Seconds an image takes on average, and a 95 % interval of that (Student's t)."""
+        """The seconds an image takes on average, and a 95 % interval of that (Student's t)."""
         count = len(self.seconds)
         mean = float(self.seconds.mean())
         error = float(self.seconds.std(ddof=1)) / math.sqrt(count)
@@ -64,7 +68,7 @@ def _student(freedom: int) -> float:
 
 
 def measure(
-    engine: EngineSettings,
+    settings: EngineSettings,
     raw_latents: npt.NDArray[np.float32],
     options: JobOptions,
     *,
@@ -73,27 +77,30 @@ def measure(
     compression: str,
     per_worker: int | None = None,
 ) -> Measured:
-    """Renders images with all workers at once, and writes one shard that is removed again.
+    """Render images with all workers at once, and write one shard that is removed again.
 
     Args:
-        engine, options: what to render with, and how.
-        raw_latents: (N, 10), of images like those of the job; some of them are rendered.
-        folder: on the disk that the shard is written to.
-        shard_size, compression: of that shard.
-        per_worker: images, unless 30 s are over; None: twice what it is handed at once.
+        settings: the settings that decide the pixels.
+        raw_latents: the raw latents (N, 10) of images like those of the job; some are rendered.
+        options: the options of the render.
+        folder: a folder on the disk that the shard is written to.
+        shard_size: the images in that shard.
+        compression: the compression of that shard.
+        per_worker: the images of each worker, unless 30 s are over; None: twice what it is
+            handed at once.
 
     Raises:
         RenderError: an image could not be rendered.
         DatasetError: the disk is full or cannot be written to.
     """
-    latents = engine.preset.to_scene(raw_latents)
+    latents = settings.preset.to_scene(raw_latents)
     images: list[Array] = []
     later: list[float] = []
     first: dict[int, float] = {}
     with (
         tempfile.TemporaryDirectory(prefix="3dident-log-") as logs,
         WorkerPool(
-            engine,
+            settings,
             workers=options.workers,
             threads=options.threads,
             devices=options.devices,
@@ -101,7 +108,7 @@ def measure(
             log_dir=Path(logs),
         ) as pool,
     ):
-        many = options.workers * (per_worker or 2 * pool.at_once)
+        many = options.workers * (per_worker or 2 * settings.preferred_batch)
         began = time.monotonic()
         tasks = (Task(i, latents[i % len(latents)]) for i in range(many))
         with Progress("measuring", many) as progress:
@@ -121,8 +128,27 @@ def measure(
         starts = list(pool.starts)
     seconds = np.array(later)
     start = float(np.mean(starts) + np.mean(list(first.values())) - seconds.mean())
-    stack = np.stack([images[i % len(images)] for i in range(shard_size)])
     rows = np.arange(shard_size) % len(latents)
+    write, size = _write_one(
+        settings,
+        np.stack([images[i % len(images)] for i in range(shard_size)]),
+        raw_latents[rows],
+        folder=folder,
+        compression=compression,
+    )
+    return Measured(options.workers, max(start, 0.0), seconds, write, size)
+
+
+def _write_one(
+    settings: EngineSettings,
+    images: npt.NDArray[np.uint8],
+    raw: npt.NDArray[np.float32],
+    *,
+    folder: Path,
+    compression: str,
+) -> tuple[float, int]:
+    """Write a shard and remove it again; the seconds that it took, and its bytes."""
+    latents = settings.preset.to_scene(raw)
     with (
         explaining_write_errors(folder),
         tempfile.TemporaryDirectory(prefix=".3dident-estimate-", dir=folder) as scratch,
@@ -130,28 +156,26 @@ def measure(
         began = time.monotonic()
         path = write_shard(
             Path(scratch),
-            Interval(0, shard_size),
-            images=stack,
-            raw_latents=raw_latents[rows],
-            latents=latents[rows],
-            sums=ImageSums.of(stack, SceneBuilder(engine.preset).share_in_frame(latents[rows])),
+            Interval(0, len(images)),
+            images=images,
+            raw_latents=raw,
+            latents=latents,
+            sums=ImageSums.of(images, SceneBuilder(settings.preset).share_in_frame(latents)),
             fingerprint="",
             provenance={},
             compression=compression,
         )
-        return Measured(
-            options.workers, max(start, 0.0), seconds, time.monotonic() - began, path.stat().st_size
-        )
+        return time.monotonic() - began, path.stat().st_size
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """What the rest of a render will take on this machine; `print` shows it in lines.
+    """The time and disk that the rest of a render will take; `print` shows it in lines.
 
     Attributes:
         measured: the measurement; None where nothing is left to render.
         settings: the settings that decide the pixels.
-        options: how it would be rendered.
+        options: the options of the render.
         todo: the intervals of images that are missing.
         free: the bytes that are free on the disk.
         root: the dataset's directory.

@@ -32,7 +32,7 @@ def _fitting_font(draw: ImageDraw.ImageDraw, texts: list[str], width: int, large
 
 
 def contact_sheet(images: Array, labels: list[str], *, columns: int | None = None) -> Image.Image:
-    """Images (N, H, W, 3) in rows, each with its label below."""
+    """Lay out images (N, H, W, 3) in rows, each with its label below."""
     count, side = len(images), images.shape[1]
     columns = columns or max(1, math.ceil(math.sqrt(count)))
     rows = math.ceil(count / columns)
@@ -51,7 +51,7 @@ def contact_sheet(images: Array, labels: list[str], *, columns: int | None = Non
 def comparison_sheet(
     first: Array, second: Array, decibels: Array, numbers: list[int], gain: int = 16
 ) -> Image.Image:
-    """Pairs of images (N, H, W, 3) side by side, their difference amplified beside them."""
+    """Lay out pairs of images (N, H, W, 3) side by side, their amplified difference beside them."""
     difference = second.astype(int) - first
     amplified = np.clip(128 + gain * difference, 0, 255).astype(np.uint8)
     images = np.stack([first, second, amplified], axis=1).reshape(-1, *first.shape[1:])
@@ -80,7 +80,7 @@ def traversal_latents(steps: int, base: dict[int, float] | None = None) -> Array
 
 
 def traversal_figure(images: Array, title: str) -> Image.Image:
-    """Images (steps, factors, H, W, 3) as in the paper's Figure 3: a column a factor, labelled.
+    """Lay out images (steps, factors, H, W, 3) as in the paper's Figure 3, a column a factor.
 
     Rows run from raw -1 at the top to raw +1 at the bottom.
     """

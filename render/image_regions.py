@@ -1,4 +1,4 @@
-"""What the layered quality levels need beside a renderer: regions, and a way up from a coarse grid.
+"""Image regions and spline upsampling for layered rendering.
 
 A region is where in the image a layer can differ from what is known without it: the
 object's own outline, its shadow on the ground, the spotlight's pool of light. Regions are
@@ -41,7 +41,7 @@ class Region:
 
     @property
     def window(self) -> tuple[slice, slice]:
-        """It as an index of an image."""
+        """The region as an index of an image: slices of rows and columns."""
         return slice(self.top, self.bottom), slice(self.left, self.right)
 
 
@@ -50,8 +50,8 @@ class Grid:
     """A square pixel grid over the camera's view, wider than it by a padding on every side.
 
     Attributes:
-        pixels: along each side of the view.
-        padding: pixels beyond the view, on each side.
+        pixels: the pixels along each side of the view.
+        padding: the pixels beyond the view, on each side.
     """
 
     pixels: int
@@ -70,11 +70,11 @@ class Grid:
 
     @property
     def whole(self) -> Region:
-        """All of it."""
+        """The region of the whole grid."""
         return Region(0, self.side, 0, self.side)
 
     def around(self, points: Array) -> Region:
-        """The region that holds the convex hull of points (N, 3); all of it if in doubt."""
+        """Bound the convex hull of points (N, 3) by a region; the whole grid if in doubt."""
         if not len(points) or not np.isfinite(points).all():
             return self.whole
         column, row, depth = self.camera.project(points, self.side)
@@ -93,15 +93,15 @@ class Grid:
 
 
 def _polygon(radius: float) -> Array:
-    """(8, 2) corners of a polygon around a disk."""
+    """The corners (8, 2) of a polygon around a disk."""
     angle = 2 * np.pi * np.arange(_CORNERS) / _CORNERS
     return radius / math.cos(np.pi / _CORNERS) * np.stack([np.cos(angle), np.sin(angle)], 1)
 
 
 def enclosing_points(vertices: Array, most: int = 5000) -> Array:
-    """Points (M, 3) whose convex hull holds that of `vertices` (N, 3), and few of them.
+    """Find few points (M, 3) whose convex hull holds that of `vertices` (N, 3).
 
-    Large meshes are cut into cells, and each cell's vertices stand for by their box.
+    Large meshes are cut into cells, and each cell's vertices are replaced by their box.
     """
     if len(vertices) <= most:
         return vertices
@@ -126,7 +126,7 @@ def is_near_light(points: Array) -> bool:
 
 
 def sun_shadow(scene: Scene, points: Array) -> Array:
-    """Points on the ground whose convex hull holds the sun's shadow of `points` (N, 3)."""
+    """Find points on the ground whose convex hull holds the sun's shadow of `points` (N, 3)."""
     lean = _polygon(math.tan(SUN.angle / 2))
     height = points[:, 2] - scene.ground_height
     xy = points[:, None, :2] + height[:, None, None] * lean[None]
@@ -135,7 +135,7 @@ def sun_shadow(scene: Scene, points: Array) -> Array:
 
 
 def area_shadow(scene: Scene, points: Array) -> Array:
-    """The same for the area light; not finite where the object reaches up to the light."""
+    """Find the same for the area light; not finite where the object reaches up to the light."""
     half = AREA.side / 2
     corners = np.array([[-half, -half], [-half, half], [half, -half], [half, half]])
     corners = corners + np.array(AREA.location[:2])
@@ -149,7 +149,7 @@ def area_shadow(scene: Scene, points: Array) -> Array:
 
 
 def spot_pool(scene: Scene) -> Array:
-    """Points on the ground whose convex hull holds all that the spotlight can reach.
+    """Find points on the ground whose convex hull holds all that the spotlight can reach.
 
     The light is a disk: the union of its points' cones lies in the cone whose tip stands
     radius / sin(half angle) behind it.
@@ -170,15 +170,15 @@ def spot_pool(scene: Scene) -> Array:
 
 
 def ground_grid(resolution: int, coarseness: int) -> Grid:
-    """The grid on which the ground of an image is made, `coarseness` times coarser than it."""
+    """Make the grid of an image's ground, `coarseness` times coarser than the image."""
     pixels = max(min(resolution, _COARSEST), round(resolution / coarseness))
     return Grid(pixels, _GROUND_PADDING)
 
 
 def spline_matrix(grid: Grid, resolution: int) -> Array:
-    """(resolution, grid.side): cubic-spline interpolation from a grid to the image's pixels.
+    """Make the matrix (resolution, grid.side) of spline interpolation from a grid to an image.
 
-    Natural splines through the values, evaluated at the centres of the image's pixels.
+    Natural cubic splines through the values, evaluated at the centres of the image's pixels.
     Applied along both axes it brings an image up.
     """
     n = grid.side

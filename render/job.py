@@ -1,4 +1,4 @@
-"""A render job: what a directory lacks, how it is rendered, and what came of it.
+"""A render job: the images that a directory lacks, how to render them, and the summary.
 
 `RenderJob` is what an `Executor` is handed. `run_job` finds out what is missing, holds the
 directory for this process, and keeps what is finished whatever happens.
@@ -10,30 +10,33 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import os
-import platform
-import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from threedident import defaults
 from threedident.errors import DatasetError
 from threedident.progress import Progress, format_seconds
-from threedident.render.executors.process_pool import Failed, WorkerPool
+from threedident.render.executors.process_pool import (
+    Failed,
+    WorkerPool,
+)
 from threedident.render.scene import SceneBuilder
 from threedident.render.settings import EngineSettings, Probe
 from threedident.render.shard_writer import ShardWriter
 from threedident.storage.atomic_files import check_space, explaining_write_errors, remove_leftovers
 from threedident.storage.directory import LOGS, DatasetDir
-from threedident.storage.shards import Interval, missing_intervals, read_shard
+from threedident.storage.shard_plan import Interval, missing_intervals
+from threedident.storage.shards import read_shard
+from threedident.system import processor_name, stop_on_signals
 
 
 @dataclasses.dataclass(frozen=True)
 class JobOptions:
-    """How to render, none of which changes a pixel.
+    """Options of a render, none of which changes a pixel.
 
     Attributes:
         workers: the number of processes.
@@ -55,7 +58,7 @@ class JobOptions:
 
 @dataclasses.dataclass
 class Summary:
-    """What a render did; `print` shows it in lines.
+    """A summary of what a render did; `print` shows it in lines.
 
     Attributes:
         rendered: the images that are in shards now and were not before.
@@ -126,13 +129,13 @@ class Silent:
 
 @dataclasses.dataclass
 class RenderJob:
-    """Shards to render, and all that an executor needs for it.
+    """The shards to render, and all that an executor needs for it.
 
     Attributes:
         dataset: the directory that takes the shards.
         todo: the intervals of images that are missing.
         settings: the settings that decide the pixels.
-        options: how to render.
+        options: the options of the render.
         progress: the bar that counts finished images.
         stop: an event; when it is set, what is finished is written and the rest left.
         summary: the record of what was done.
@@ -204,7 +207,7 @@ class RenderJob:
 
 
 class Executor(Protocol):
-    """Runs render jobs somewhere: in processes of this machine, or on a cluster."""
+    """An executor: runs render jobs in processes of this machine, or on a cluster."""
 
     def probe(self, engine: str, device: str, threads: int) -> Probe:
         """Ask for an engine's version and devices where the job will run.
@@ -252,8 +255,8 @@ def run_job(
         dataset: the directory.
         total: the number of images that it shall have.
         settings: the settings that decide the pixels.
-        options: how to render.
-        executor: what runs the job.
+        options: the options of the render.
+        executor: the executor that runs the job.
         announce: a function that is called when no other process can be at the same work.
         quiet: whether to print nothing.
 
@@ -364,38 +367,5 @@ def _check_space(dataset: DatasetDir, images: int) -> None:
 
 
 def image_bytes(images: int, resolution: int) -> int:
-    """Bytes that images take on the disk, latents included, where they are not compressed."""
+    """The bytes that images take on the disk uncompressed, latents included."""
     return images * (resolution**2 * 3 + 100)
-
-
-@contextlib.contextmanager
-def stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that SIGINT and SIGTERM set; a second one ends the process as usual."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, _: object) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def processor_name() -> str:
-    """The processor's name for itself: pixels are promised equal on one type of it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

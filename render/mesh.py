@@ -27,15 +27,15 @@ class Mesh:
     """A polygon mesh.
 
     Attributes:
-        vertices: (V, 3) float64.
-        corners: (C,) int32, the vertex of every face corner, face after face,
+        vertices: the vertices, (V, 3) float64.
+        corners: the vertex of every face corner, (C,) int32, face after face,
             counter-clockwise seen from outside.
-        sizes: (F,) int32, how many corners each face has (3 or 4 for the built-in shapes).
-        normals: (C, 3) float64, the unit shading normal at every corner.
+        sizes: the number of corners of each face, (F,) int32 (3 or 4 for the built-in shapes).
+        normals: the unit shading normal at every corner, (C, 3) float64.
         smooth: whether normals are interpolated over a face (False: flat shading).
         native_normals: whether `normals` are what any renderer derives by itself from the
             faces (angle-weighted when smooth, face normals when flat).
-        dropped: how many faces without area the file had.
+        dropped: the number of faces without area that the file had.
     """
 
     vertices: Array
@@ -47,19 +47,19 @@ class Mesh:
     dropped: int = 0
 
     def warnings(self) -> list[str]:
-        """What may go wrong in images of this mesh, a line each."""
-        found = []
+        """List what may go wrong in images of this mesh, a line each."""
+        lines = []
         if self.dropped:
-            found.append(f"the mesh has {self.dropped} faces without area: they are left out")
+            lines.append(f"the mesh has {self.dropped} faces without area: they are left out")
         if count := self.open_edges():
-            found.append(
+            lines.append(
                 f"the mesh has {count} open edges: where one looks into it, its inner side is "
                 "shaded as if it were an outer one, and light may fall through"
             )
-        return found
+        return lines
 
     def open_edges(self) -> int:
-        """How many edges belong to one face alone, vertices at one place taken as one."""
+        """Count the edges that belong to one face alone, vertices at one place taken as one."""
         corners = _places(self.vertices)[1][self.corners]
         ends = np.sort(np.stack([corners, corners[_following(self.sizes)]], axis=1), axis=1)
         _, count = np.unique(ends[ends[:, 0] != ends[:, 1]], axis=0, return_counts=True)
@@ -67,7 +67,7 @@ class Mesh:
 
     @property
     def starts(self) -> Array:
-        """(F,) int64: where each face's corners begin."""
+        """The index at which each face's corners begin, (F,) int64."""
         return face_starts(self.sizes)
 
     @property
@@ -76,7 +76,7 @@ class Mesh:
         return float(np.ptp(self.vertices, axis=0).max())
 
     def triangles(self) -> Array:
-        """(T, 3) int64 indices into the corners: every face as a fan of triangles."""
+        """Cut every face into a fan of triangles: (T, 3) int64 indices into the corners."""
         starts, sizes = self.starts, self.sizes
         fans = []
         for k in range(1, int(sizes.max()) - 1):
@@ -93,12 +93,12 @@ def _from_faces(vertices: Array, faces: list[Array], *, smooth: bool, native: bo
 
 
 def face_starts(sizes: Array) -> Array:
-    """(F,) int64: where each face's corners begin, from how many each has."""
+    """The index at which each face's corners begin, (F,) int64, from how many each has."""
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
 
 
 def _following(sizes: Array) -> Array:
-    """(C,) int64: the corner that comes after each one, around its face."""
+    """The corner that comes after each one, around its face, (C,) int64."""
     starts = face_starts(sizes)
     following = np.arange(int(sizes.sum())) + 1
     following[starts + sizes - 1] = starts
@@ -106,7 +106,7 @@ def _following(sizes: Array) -> Array:
 
 
 def face_normals(vertices: Array, corners: Array, sizes: Array) -> Array:
-    """(F, 3) unit normals by Newell's method; zero for a face without area."""
+    """Compute unit normals (F, 3) by Newell's method; zero for a face without area."""
     starts = face_starts(sizes)
     face = np.repeat(np.arange(len(sizes)), sizes)
     a, b = vertices[corners], vertices[corners[_following(sizes)]]

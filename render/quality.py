@@ -1,4 +1,4 @@
-"""Quality levels: where the samples of an image go."""
+"""Quality levels of each engine: the settings that say where the samples of an image go."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Whole:
     """The published way: one path-traced image of everything, denoised.
 
     Attributes:
-        samples: per pixel.
+        samples: the samples of every pixel.
         light_tree: whether Cycles picks lights by importance (less noise; not as published).
     """
 
@@ -35,10 +35,11 @@ class Layered:
     the random choice between lights is the largest source of noise in a joint render.
 
     Attributes:
-        object_samples, ground_samples: per light, in the order sun, area, spot.
-        near_light: how many times more of the object's samples there are where it comes near
-            the area light, which then throws hard contrasts on a large object.
-        coarseness: image pixels per pixel of the ground's grid, along each side.
+        object_samples: the samples of each light on the object: sun, area, spot.
+        ground_samples: the same on the ground.
+        near_light: the factor by which the object has more samples where it comes near the
+            area light, which then throws hard contrasts on a large object.
+        coarseness: the image pixels to a pixel of the ground's grid, along each side.
     """
 
     object_samples: tuple[int, int, int]
@@ -52,10 +53,11 @@ class Integrated:
     """The direct engine's way: the same layers, every light at every sample.
 
     Attributes:
-        inside, edge: samples per pixel on the object, and at its edges.
-        ground: per pixel of the ground's grid.
-        near_light: as in `Layered`, of `inside` and `edge`.
-        coarseness: image pixels per pixel of that grid, along each side.
+        inside: the samples of a pixel on the object.
+        edge: the samples of a pixel at its edges.
+        ground: the samples of a pixel of the ground's grid.
+        near_light: the factor of `inside` and `edge`, as in `Layered`.
+        coarseness: the image pixels to a pixel of that grid, along each side.
     """
 
     inside: int

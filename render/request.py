@@ -1,4 +1,4 @@
-"""The arguments of a render of a dataset, checked, before any process starts."""
+"""Requests: the arguments of a render, checked before any process starts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from threedident.render.executors.local import LocalExecutor
 from threedident.render.job import Executor, JobOptions
 from threedident.render.quality import Quality, quality_name
 from threedident.render.settings import EngineSettings, Probe, default_timeout, resolve_device
-from threedident.storage.directory import MANIFEST, DatasetDir, Manifest, check_place, read_manifest
-from threedident.storage.shards import default_shard_size, storage_options
+from threedident.storage.directory import DatasetDir, check_place
+from threedident.storage.manifest import MANIFEST, Manifest, read_manifest
+from threedident.storage.shard_plan import default_shard_size
+from threedident.storage.shards import check_compression
 
 NOTHING_BEGUN = "nothing was begun"
 
@@ -93,10 +95,10 @@ class RenderRequest:
         if self.address is not None and self.executor != "ray":
             raise UsageError("--address is of a Ray cluster: add --executor ray")
         sample_raw_latents((), seed=self.seed, split=self.split)  # refuses what it cannot draw
-        storage_options("images", (), self.compression or "none")  # refuses unknown compressions
+        check_compression(self.compression or "none")
 
     def content(self) -> Content:
-        """What the dataset shall hold: by these arguments, or by the dataset that is extended.
+        """Make the dataset's content, by these arguments or by the dataset that is extended.
 
         Raises:
             UsageError: the arguments do not fit together.
@@ -126,8 +128,14 @@ class RenderRequest:
         if not isinstance(quality, str):
             quality = quality_name(quality, self.engine)
         return Content(
-            *(preset, self.resolution, quality, self.engine),
-            *(self.seed, self.split, given, self.pairs),
+            preset=preset,
+            resolution=self.resolution,
+            quality=quality,
+            engine=self.engine,
+            seed=self.seed,
+            split=self.split,
+            given=given,
+            conditional=self.pairs,
         )
 
     def total(self, content: Content) -> int:
@@ -222,18 +230,21 @@ class RenderRequest:
         )
 
     def manifest(self, content: Content, settings: EngineSettings, command: str) -> Manifest:
-        """The manifest of a dataset that these arguments begin.
+        """Make the manifest of a dataset that these arguments begin.
 
         Args:
-            content: what it shall hold.
+            content: the dataset's content.
             settings: the settings that decide the pixels.
             command: the command or call that makes it, for people to read.
         """
         size = self.shard_size or default_shard_size(content.resolution)
-        new = Manifest.new(
-            content.settings(settings), size, self.compression or "none", content.preset.about()
+        return Manifest.new(
+            content.dataset_settings(settings),
+            size,
+            self.compression or "none",
+            content.preset.about(),
+            command,
         )
-        return dataclasses.replace(new, command=command)
 
     def open_dataset(self, content: Content, settings: EngineSettings, command: str) -> DatasetDir:
         """Create the dataset, or open the one that is there if it has the same settings.
@@ -243,7 +254,7 @@ class RenderRequest:
         """
         return DatasetDir.create_or_open(
             self.out,
-            content.settings(settings),
+            content.dataset_settings(settings),
             shard_size=self.shard_size,
             compression=self.compression,
             given=content.given,

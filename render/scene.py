@@ -1,4 +1,4 @@
-"""The 3DIdent scene as plain data: what stands where, in which colour. It knows no renderer."""
+"""The 3DIdent scene as plain data, places and colours; it knows no renderer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Camera:
     sensor_width: float = 50.0  # mm
 
     def project(self, points: Array, resolution: int) -> tuple[Array, Array, Array]:
-        """Where points (N, 3) appear: column and row in pixels, and depth in m, (N,) each.
+        """Project points (N, 3): column and row in pixels, and depth in m, (N,) each.
 
         The image spans [0, resolution] in both; a point at depth <= 0 is behind the camera.
         """
@@ -94,13 +94,15 @@ class Scene:
     """One scene.
 
     Attributes:
-        location: of the object's origin, m.
-        rotation: its Euler angles about x, y and z in rad; the object is turned by
+        location: the place of the object's origin, m.
+        rotation: the object's Euler angles about x, y and z in rad; it is turned by
             Rz(psi) Ry(theta) Rx(phi).
-        scale: of the object.
-        ground_height: z of the ground plane, m.
-        spot_location: m; the spotlight is aimed at `location`.
-        object_color, spot_color, ground_color: linear RGB, >= 0 (values above 1 stay).
+        scale: the scale of the object.
+        ground_height: the z of the ground plane, m.
+        spot_location: the place of the spotlight, m; it is aimed at `location`.
+        object_color: the linear RGB of the object, >= 0 (values above 1 stay).
+        spot_color: the linear RGB of the spotlight.
+        ground_color: the linear RGB of the ground.
     """
 
     location: Vector
@@ -113,7 +115,7 @@ class Scene:
     ground_color: Vector
 
     def matrix(self) -> Array:
-        """(3, 3): scale and rotation of the object."""
+        """The scale and rotation of the object, (3, 3)."""
         (cx, cy, cz), (sx, sy, sz) = np.cos(self.rotation), np.sin(self.rotation)
         about_x = np.array([[1, 0, 0], [0, cx, -sx], [0, sx, cx]])
         about_y = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
@@ -121,12 +123,12 @@ class Scene:
         return self.scale * about_z @ about_y @ about_x
 
     def place(self, points: Array) -> Array:
-        """Points of the object, (N, 3), in the scene."""
+        """Move points of the object, (N, 3), to their places in the scene."""
         return np.asarray(points, float) @ self.matrix().T + np.array(self.location)
 
 
 def hue_color(value: float, saturation: float, *, wrap: bool) -> Vector:
-    """Linear RGB of HSV(value / 2 pi, saturation, 1).
+    """Convert HSV(value / 2 pi, saturation, 1) to linear RGB.
 
     With `wrap` false a negative hue goes to the conversion as it is, as in the published
     generator: channels then leave [0, 1], and the renderer takes negative ones as 0.
@@ -137,7 +139,7 @@ def hue_color(value: float, saturation: float, *, wrap: bool) -> Vector:
 
 
 class SceneBuilder:
-    """Builds the scenes of a preset; holds what they share: the mesh and its size."""
+    """The builder of a preset's scenes; holds what they share: the mesh and its size."""
 
     def __init__(self, preset: Preset) -> None:
         self.preset = preset
@@ -146,7 +148,7 @@ class SceneBuilder:
         self.size = preset.scale * self.mesh.extent
 
     def build(self, latents: Array) -> Scene:
-        """The scene of one image's latents, (10,) scene values as stored (float32)."""
+        """Build the scene of one image's latents, (10,) scene values as stored (float32)."""
         x, y, z, phi, theta, psi, angle, *hues = (float(v) for v in latents)
         wrap = self.preset.hue == "wrapped"
         object_hue, spot_hue, ground_hue = hues
@@ -166,7 +168,7 @@ class SceneBuilder:
         )
 
     def share_in_frame(self, latents: Array) -> Array:
-        """Which share of the object's vertices lies inside the frame, (N,), of (N, 10) latents."""
+        """The share of the object's vertices inside the frame, (N,), for latents (N, 10)."""
         shares = np.empty(len(latents))
         for i, row in enumerate(latents):
             column, line, depth = CAMERA.project(self.build(row).place(self.mesh.vertices), 1)

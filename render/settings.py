@@ -1,27 +1,17 @@
-"""What decides an image's pixels besides its latents, and what an engine finds on this machine."""
+"""Engine settings: all that decides pixels besides latents; and the devices of a machine."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from threedident import defaults
-from threedident.distributions import Distribution, PairProcess, raw_box
-from threedident.distributions.philox_sampler import check_renderable
-from threedident.distributions.spaces import space_as_dict
 from threedident.errors import UsageError
 from threedident.presets import Preset
 from threedident.render.blender import GPU_BACKENDS
 from threedident.render.executors.processes import call_in_process
-from threedident.render.mesh import SHAPES
 from threedident.render.quality import RECIPES, check_material, get_quality
-from threedident.storage.directory import latents_digest
 
 DEVICES = ("auto", "cpu", "cuda", "optix", "hip", "metal", "oneapi")
 MIN_RESOLUTION, MAX_RESOLUTION = 8, 4096
@@ -60,6 +50,14 @@ class EngineSettings:
                 f"found {self.resolution}"
             )
 
+    @property
+    def preferred_batch(self) -> int:
+        """The images that a render process is handed at once.
+
+        A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
+        """
+        return 512 if self.engine == "direct" and self.device != "cpu" else 8
+
     def as_dict(self) -> dict[str, Any]:
         """The engine's part of `dataset.json`, samples spelled out."""
         quality = get_quality(self.quality, self.engine)
@@ -74,58 +72,9 @@ class EngineSettings:
         }
 
 
-def dataset_settings(
-    engine: EngineSettings,
-    *,
-    seed: int,
-    split: str,
-    given: npt.NDArray[np.float32] | None = None,
-    conditional: Distribution | None = None,
-) -> dict[str, Any]:
-    """Collect all that decides a dataset's content, for `dataset.json`.
-
-    Args:
-        engine: the settings that decide the pixels.
-        seed: the seed of the latents.
-        split: the split of the latents: train, val or test.
-        given: the raw latents (N, 10), if they do not come from the seed.
-        conditional: the conditional that makes images 2i and 2i + 1 a positive pair.
-    """
-    preset = engine.preset.as_dict()
-    for key in engine.preset.about():
-        del preset[key]
-    mesh = None
-    if preset["shape"] not in SHAPES:
-        # The file's content decides, not where it lies.
-        path = Path(preset["shape"])
-        preset["shape"], mesh = path.name, hashlib.sha256(path.read_bytes()).hexdigest()
-    latents: dict[str, Any] = {"source": "seed"}
-    if given is not None:
-        latents = {"source": "file", "count": len(given), "sha256": latents_digest(given)}
-    elif conditional is not None:
-        check_renderable(conditional)
-        process = PairProcess(raw_box(), conditional)
-        latents = {
-            "source": "pairs",
-            "space": space_as_dict(process.space),
-            "marginal": process.marginal.as_dict(),
-            "conditional": conditional.as_dict(),
-        }
-    return {
-        "preset": preset,
-        "mesh_sha256": mesh,
-        # Given latents depend on neither.
-        "seed": seed if given is None else None,
-        "split": split if given is None else None,
-        "latents": latents,
-        "resolution": engine.resolution,
-        "engine": engine.as_dict(),
-    }
-
-
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """What an engine finds on a machine.
+    """The version and devices that an engine finds on a machine.
 
     Attributes:
         version: the engine's version.
@@ -176,5 +125,5 @@ def resolve_device(device: str, available: Probe) -> str:
 
 
 def default_timeout(resolution: int) -> float:
-    """Seconds that one image may take, by far more than any quality needs."""
+    """The seconds that one image may take, by far more than any quality needs."""
     return defaults.RENDER_TIMEOUT * max(1.0, (resolution / defaults.RESOLUTION) ** 2)

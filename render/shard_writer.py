@@ -1,4 +1,4 @@
-"""Shards while their images come in: buffers, and the writer that turns them into files."""
+"""Buffers for shards whose images are coming in, and the writer that makes files of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy.typing as npt
 from threedident.errors import RenderError
 from threedident.render.executors.process_pool import Done, Failed, Task
 from threedident.render.scene import SceneBuilder
-from threedident.storage.directory import LOGS, toolkit_version
-from threedident.storage.shards import ImageSums, Interval, write_shard
+from threedident.storage.directory import LOGS
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shards import write_shard
+from threedident.storage.statistics import ImageSums
+from threedident.version import toolkit_version
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +66,7 @@ class ShardBuffer:
 
 
 class ShardWriter:
-    """Hands out the tasks of a job and writes each shard when its images are complete."""
+    """A writer that hands out the tasks of a job and writes each shard when it is complete."""
 
     def __init__(self, job: RenderJob) -> None:
         self._job = job

@@ -41,30 +41,28 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+from threedident import presets
 from threedident.baselines.experiment import load_experiment
-from threedident.datasets.describe import describe, lines
+from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats import png_folder as published
-from threedident.datasets.formats.convert import to_published, to_shards
-from threedident.datasets.formats.export_writers import export
-from threedident.datasets.formats.hdf5 import pack
-from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats.describe import describe, lines
+from threedident.datasets.formats.export import export
+from threedident.datasets.formats.hdf5 import pack, to_shards
+from threedident.datasets.formats.png_folder import to_published
 from threedident.datasets.formats.verify import verify, verify_any
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, ThreeDIdentError, UsageError
 from threedident.latents import load_raw_latents
 from threedident.presets import load_preset
+from threedident.render.content import dataset_settings
 from threedident.render.mesh import get_mesh, load_mesh
-from threedident.render.settings import EngineSettings, dataset_settings
-from threedident.storage import directory as store
+from threedident.render.settings import EngineSettings
+from threedident.storage import manifest as store
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import (
-    ImageSums,
-    Interval,
-    checksum,
-    read_sums,
-    write_shard,
-    write_text,
-)
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shard_record import checksum
+from threedident.storage.shards import read_sums, write_shard, write_text
+from threedident.storage.statistics import ImageSums
 
 TIMES = int(os.environ.get("THREEDIDENT_FUZZ", "0"))
 KEPT = Path(os.environ.get("THREEDIDENT_FUZZ_KEPT", "fuzz-failures"))
@@ -186,7 +184,7 @@ def changed_manifest(draw: Any, text: str | bytes) -> str:
     if isinstance(tree, dict) and "fingerprint" in tree:
         with contextlib.suppress(AttributeError, TypeError, ValueError, RecursionError):
             settings = json.loads(as_json(tree.get("settings"), depth))
-            tree["fingerprint"] = store.Manifest(settings, 1, "", "", "", "").fingerprint
+            tree["fingerprint"] = store.settings_fingerprint(settings)
     return as_json(tree, depth)
 
 
@@ -514,7 +512,7 @@ def each(*parts: Callable[[], object]) -> None:
 
 
 def look_through(path: Path) -> None:
-    with open_source(path) as source:
+    with open_dataset(path) as source:
         each(
             lambda: source.read(
                 range(len(source)), np.empty((len(source), *source.shape), np.uint8)
@@ -559,7 +557,7 @@ def read_form(path: Path) -> None:
 
 
 def back_to_shards(path: Path, out: Path) -> None:
-    with open_source(path) as source:
+    with open_dataset(path) as source:
         to_shards(source, out)
 
 
@@ -571,7 +569,7 @@ def make_described(root: Path) -> None:
 def make_other(root: Path, write: Callable[..., object], *words: str) -> None:
     with contextlib.redirect_stderr(io.StringIO()), tempfile.TemporaryDirectory() as folder:
         make_dataset(Path(folder))
-        with open_source(folder) as source:
+        with open_dataset(folder) as source:
             write(source, root, *words)
 
 
@@ -584,7 +582,7 @@ def make_parquet(root: Path) -> None:
 
 
 def make_preset(root: Path) -> None:
-    shutil.copy(Path(store.__file__).parent / "presets" / "3dident-regular.toml", root / "p.toml")
+    shutil.copy(Path(presets.__file__).with_name("3dident.toml"), root / "p.toml")
 
 
 def read_preset(root: Path) -> None:
@@ -722,7 +720,7 @@ def make_scores(root: Path) -> None:
 
 
 def read_scores(root: Path) -> None:
-    from threedident.evaluate.leaderboard.entries import add
+    from threedident.evaluate.leaderboard.add import add
 
     add(root / "scores.json", root / "board", link="https://example.org/encoder.onnx")
 
@@ -746,7 +744,7 @@ def read_embeddings(root: Path) -> None:
 def make_manifest(root: Path) -> None:
     from helpers.fake_scores import make_manifest as fields
 
-    from threedident.evaluate.leaderboard.entries import as_toml
+    from threedident.evaluate.leaderboard.add import as_toml
 
     (root / "SUBMISSION.toml").write_text(as_toml(fields()))
 
@@ -796,7 +794,7 @@ def make_submissions(root: Path) -> None:
 def run_submissions(root: Path) -> None:
     """As `3dident evaluate` does, in the process with walls around it."""
     from threedident.datasets.dataset import ThreeDIdent
-    from threedident.evaluate.runner.process import run_encoder
+    from threedident.evaluate.runner.process import Limits, run_encoder
     from threedident.evaluate.submissions.submission import identify
 
     data = root.parent / "data"
@@ -806,8 +804,8 @@ def run_submissions(root: Path) -> None:
     whole = root.parent / "whole"
     same = {p.name for p in whole.iterdir() if p.read_bytes() == (root / p.name).read_bytes()}
     changed = [p for p in root.iterdir() if p.name not in same] or list(root.iterdir())
-    limits = {"time_limit": SECONDS / 2, "memory_limit": 2.0}
-    each(*(lambda p=p: run_encoder(identify(p), dataset, **limits) for p in changed))  # type: ignore[misc]
+    limits = Limits(time=SECONDS / 2, memory=2.0)
+    each(*(lambda p=p: run_encoder(identify(p), dataset, limits) for p in changed))  # type: ignore[misc]
 
 
 PLAIN = {
@@ -1023,7 +1021,7 @@ def test_a_chunk_that_unfolds_to_more_than_an_image(tmp_path: Path) -> None:
             del file[name]
             file.create_dataset(name, shape, kind, chunks=shape, compression="gzip")
     with pytest.raises(DatasetError, match="is stored in chunks of"):
-        open_source(tmp_path / "packed.h5")
+        open_dataset(tmp_path / "packed.h5")
 
 
 @pytest.mark.parametrize("make", [make_dataset, make_packed])

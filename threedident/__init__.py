@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from threedident.distributions.spaces import Product as Product
     from threedident.distributions.spaces import Sphere as Sphere
     from threedident.distributions.spaces import Unbounded as Unbounded
+    from threedident.encoders import load_encoder as load_encoder
+    from threedident.encoders import save_encoder as save_encoder
     from threedident.errors import ThreeDIdentError as ThreeDIdentError
     from threedident.evaluate import evaluation as _run
     from threedident.evaluate.evaluation import score_codes as score_codes
@@ -83,6 +85,7 @@ _MODULES = {
         "Uniform",
         "VonMisesFisher",
     ),
+    "threedident.encoders": ("load_encoder", "save_encoder"),
     "threedident.errors": ("ThreeDIdentError",),
     "threedident.evaluate.metrics": ("linear_r2", "mcc"),
     "threedident.evaluate.evaluation": ("score_codes",),
@@ -105,9 +108,9 @@ _get, _names = lazy_names(__name__, _PLACES)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib import metadata
+        from threedident.version import toolkit_version
 
-        return metadata.version("threedident")
+        return toolkit_version()
     return _get(name)
 
 

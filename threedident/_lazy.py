@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first asked for."""
+"""Lazy names of a package: each is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 def lazy_names(
     package: str, places: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Makes the `__getattr__` and `__dir__` of a package (PEP 562).
+    """Make the `__getattr__` and `__dir__` of a package (PEP 562).
 
     Args:
         package: the package's `__name__`.
-        places: for each name, the module it comes from, or `module:name` where it has
-            another name there. A submodule's place is the submodule itself: `package.name`.
+        places: the module of each name, or `module:name` where it has another name there. A
+            submodule's place is the submodule itself: `package.name`.
     """
 
     def get(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, there = places[name].partition(":")
+        module, _, original = places[name].partition(":")
         loaded = importlib.import_module(module)
         if module == f"{package}.{name}":
             return loaded
-        return getattr(loaded, there or name)
+        return getattr(loaded, original or name)
 
     def names() -> list[str]:
         return sorted({*vars(importlib.import_module(package)), *places})

@@ -10,7 +10,9 @@ QUALITY = "standard"
 RESOLUTION = 224
 #: Images in a shard at 224 x 224 pixels; fewer of larger ones.
 SHARD_SIZE = 100
-#: Images after which a render process is replaced by a fresh one.
+#: Images after which a render process is replaced by a fresh one. Its memory is flat
+#: (docs/rendering.md), so this only guards against what a new Blender or driver may leak;
+#: starting one takes a second.
 IMAGES_PER_WORKER = 1000
 #: Seconds without a finished image after which a render process counts as hung, at 224 x 224.
 RENDER_TIMEOUT = 600.0

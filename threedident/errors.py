@@ -1,20 +1,23 @@
-"""The errors a user can meet. The command line prints them in one line and exits with 2."""
+"""Errors and warnings of this toolkit.
+
+The command line prints an error in one line and exits with its `exit_code`.
+"""
 
 from __future__ import annotations
 
 
 class ThreeDIdentError(Exception):
-    """Any error of this toolkit: says what was expected, what was found and what to do."""
+    """Any error of this toolkit; its text says what was expected and found, and what to do."""
 
     exit_code = 2
 
 
 class UsageError(ThreeDIdentError, ValueError):
-    """An argument, an option or a file given by the user does not fit."""
+    """An argument, an option or a file of the user that does not fit."""
 
 
 class DatasetError(ThreeDIdentError):
-    """A dataset on disk is missing, corrupt, foreign or made with other settings."""
+    """A dataset on disk that is missing, corrupt, foreign or made with other settings."""
 
 
 class ThreeDIdentWarning(UserWarning):
@@ -22,7 +25,7 @@ class ThreeDIdentWarning(UserWarning):
 
 
 class MatchingWarning(ThreeDIdentWarning):
-    """Pairs matched among single images are spread otherwise than their conditional asks for."""
+    """Pairs matched among single images that are spread otherwise than their conditional."""
 
 
 class RenderWarning(ThreeDIdentWarning):
@@ -30,7 +33,7 @@ class RenderWarning(ThreeDIdentWarning):
 
 
 class ManifestWarning(ThreeDIdentWarning):
-    """A manifest lies beside a submission, but is not used."""
+    """A manifest that lies beside a submission, but is not used."""
 
 
 class RenderError(ThreeDIdentError):
@@ -46,7 +49,13 @@ class TrainingError(ThreeDIdentError):
 
 
 class MissingExtraError(ThreeDIdentError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency that is not installed.
+
+    Args:
+        package: the name of the dependency.
+        extra: the extra of this toolkit that brings it.
+        purpose: the work for which it is needed; the beginning of the text.
+    """
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -56,5 +65,5 @@ class MissingExtraError(ThreeDIdentError, ImportError):
         self._parts = (package, extra, purpose)
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
-        """Crosses process borders: exceptions are otherwise rebuilt from their message."""
+        """Rebuild it from its parts in another process, not from its message."""
         return MissingExtraError, self._parts

@@ -1,4 +1,4 @@
-"""The table of the ten latent factors. Names, order and groups everywhere derive from it."""
+"""The table of the ten latent factors, from which names, order and groups derive everywhere."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from threedident.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """One latent factor.
+    """A latent factor.
 
     Attributes:
-        name: its column name, in files and on the command line.
-        group: position, rotation, spotlight or hue.
-        label: how figures caption it.
-        unit: of the scene value (`latents`); raw latents have none and lie in [-1, 1].
+        name: the name of its column, in files and on the command line.
+        group: its group: position, rotation, spotlight or hue.
+        label: its caption in figures.
+        unit: the unit of its scene value (`latents`); raw latents have none and lie in [-1, 1].
     """
 
     name: str
@@ -49,8 +49,11 @@ GROUPS: dict[str, tuple[int, ...]] = {
 def factor_index(name: str) -> int:
     """The column of a factor.
 
+    Args:
+        name: the factor's name.
+
     Raises:
-        UsageError: there is no factor of that name.
+        UsageError: no factor has that name.
     """
     try:
         return FACTOR_NAMES.index(name)
@@ -61,7 +64,10 @@ def factor_index(name: str) -> int:
 
 
 def factor_columns(names: Iterable[str]) -> tuple[int, ...]:
-    """The columns of factor and group names, in the order given, each once.
+    """The columns of factors and groups, in the order of their names, each once.
+
+    Args:
+        names: the names of factors and groups.
 
     Raises:
         UsageError: a name is neither a factor nor a group.

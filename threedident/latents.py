@@ -1,4 +1,4 @@
-"""Raw latents: where they come from and how they are checked.
+"""Raw latents: drawn from a seed, or read from a file and checked.
 
 Image i of a dataset has latents that depend on (seed, split, i) alone, so that a dataset
 can be extended, and rendered in any order, by any number of machines.
@@ -6,6 +6,7 @@ can be extended, and rendered in any order, by any number of machines.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,20 +24,12 @@ SPLITS: dict[str, int] = {"train": 0, "val": 1, "test": 2}
 SPLIT_SIZES: dict[str, int] = {"train": 250_000, "val": 25_000, "test": 25_000}
 
 
-def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Float32:
-    """Raw latents of the given images, i.i.d. uniform in [-1, 1].
-
-    u_j = (2 k_j + 1) / 2^24 - 1, where k_j is the top 24 bits of the j-th raw output of
-    Philox with key [seed, stream of the split] and counter [0, i, 0, 0]. Every value is
-    exact in float32, and Philox's raw output does not change between numpy versions.
+def check_seed_and_split(seed: int, split: str) -> None:
+    """Check the two that decide the raw latents of a dataset.
 
     Args:
-        indices: image numbers, >= 0.
-        seed: 0 <= seed < 2^64.
-        split: train, val or test.
-
-    Returns:
-        (N, 10) float32, strictly inside (-1, 1).
+        seed: the seed.
+        split: the name of the split.
 
     Raises:
         UsageError: the seed is out of range or the split is unknown.
@@ -45,6 +38,27 @@ def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Floa
         raise UsageError(f"unknown split {split!r}: expected one of {', '.join(SPLITS)}")
     if not 0 <= seed < 2**64:
         raise UsageError(f"the seed must lie in [0, 2^64), found {seed}")
+
+
+def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Float32:
+    """Draw the raw latents of images, i.i.d. uniform in [-1, 1].
+
+    u_j = (2 k_j + 1) / 2^24 - 1, where k_j is the top 24 bits of the j-th raw output of
+    Philox with key [seed, stream of the split] and counter [0, i, 0, 0]. Every value is
+    exact in float32, and Philox's raw output does not change between numpy versions.
+
+    Args:
+        indices: the image numbers, >= 0.
+        seed: the seed, 0 <= seed < 2^64.
+        split: train, val or test.
+
+    Returns:
+        The raw latents, (N, 10) float32, strictly inside (-1, 1).
+
+    Raises:
+        UsageError: the seed is out of range or the split is unknown.
+    """
+    check_seed_and_split(seed, split)
     key = np.array([seed, SPLITS[split]], np.uint64)
     rows = [
         np.random.Philox(key=key, counter=np.array([0, i, 0, 0], np.uint64)).random_raw(NUM_FACTORS)
@@ -57,10 +71,14 @@ def sample_raw_latents(indices: Iterable[int], *, seed: int, split: str) -> Floa
 
 
 def check_raw_latents(raw: npt.ArrayLike, source: str = "raw latents") -> Float32:
-    """The raw latents as (N, 10) float32, or an error that names what does not fit.
+    """Check raw latents, and convert them to (N, 10) float32.
+
+    Args:
+        raw: the raw latents.
+        source: the name of their source in errors.
 
     Raises:
-        UsageError: wrong shape or type, a value not finite or outside [-1, 1].
+        UsageError: the shape or the type is wrong, or a value is not finite or outside [-1, 1].
     """
     array = np.asarray(raw)
     if array.ndim != 2 or array.shape[1] != NUM_FACTORS:
@@ -83,7 +101,7 @@ def check_raw_latents(raw: npt.ArrayLike, source: str = "raw latents") -> Float3
 
 
 def load_raw_latents(path: str | Path) -> Float32:
-    """Raw latents from a .npy file, (N, 10) in [-1, 1].
+    """Read raw latents (N, 10) in [-1, 1] from a .npy file.
 
     Raises:
         UsageError: the file is missing, is no .npy file of numbers, or does not fit.
@@ -96,3 +114,8 @@ def load_raw_latents(path: str | Path) -> Float32:
             f"cannot read the latents {error}{advice if Path(path).is_file() else ''}"
         ) from error
     return check_raw_latents(array, str(path))
+
+
+def latents_digest(raw: Float32) -> str:
+    """The SHA-256 of raw latents."""
+    return hashlib.sha256(np.ascontiguousarray(raw, np.float32).tobytes()).hexdigest()

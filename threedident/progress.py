@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, a line a minute elsewhere."""
+"""The progress of long work: a bar on a terminal, a line a minute elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import TracebackType
 import rich.console
 import rich.progress
 
-#: Seconds. Work that is over sooner prints no line where there is no terminal.
+#: Seconds. Shorter work prints no line where there is no terminal.
 SHORT = 2.0
 #: Seconds between two lines where there is no terminal.
 LINE_EVERY = 60.0
@@ -24,7 +24,7 @@ FORECAST_AFTER_FIRST = 3.0
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration as 1:02:03, 2:03 or 3 s."""
+    """Format a duration as 1:02:03, 2:03 or 3 s."""
     whole = round(seconds)
     hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
     if hours:
@@ -33,7 +33,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_roughly(seconds: float) -> str:
-    """A duration in the unit that one would say: 50 seconds, 24 hours, 3.1 days."""
+    """Format a duration in the unit that one would say: 50 seconds, 24 hours, 3.1 days."""
     units = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400}
     most = {"seconds": 90, "minutes": 90, "hours": 48, "days": math.inf}
     unit = next(unit for unit in units if seconds < most[unit] * units[unit])
@@ -42,7 +42,7 @@ def format_roughly(seconds: float) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """A size as 37.7 GB or 61.6 kB."""
+    """Format a size as 37.7 GB or 61.6 kB."""
     unit, length = next((u for u in (("GB", 1e9), ("MB", 1e6)) if size >= u[1]), ("kB", 1e3))
     return (
         f"{size / length:,.0f} {unit}" if size >= 1000 * length else f"{size / length:.3g} {unit}"
@@ -50,17 +50,17 @@ def format_bytes(size: float) -> str:
 
 
 class Progress:
-    """Counts finished items of a total, with their rate and the time left; on stderr.
+    """A display of finished items of a total, with their rate and the time left, on stderr.
 
     On a terminal it is a bar. Elsewhere it is a line at the start, one a minute whether or not
     anything was finished in it, and one at the end; nothing where all is done in two seconds.
 
     Args:
-        title: what is being done.
-        total: how many items there are.
-        finished: how many of them were there before; they do not count in the rate.
-        unit: what an item is called.
-        forecast: say, after the first half minute, how long all of it will take.
+        title: the name of the work.
+        total: the number of items.
+        finished: the number of items that were finished before; they do not count in the rate.
+        unit: the name of the items, in the plural.
+        forecast: whether to say, after the first half minute, how long all of it will take.
     """
 
     def __init__(
@@ -116,18 +116,18 @@ class Progress:
             self.print(f"{self._title}: {what} {self._count()} in {took}")
 
     def note(self, message: str) -> None:
-        """Prints a line without disturbing the bar."""
+        """Print a line without disturbing the bar."""
         if self._bar:
             self._bar.console.print(message, markup=False, highlight=False)
         else:
             self.print(message)
 
     def advance(self, count: int = 1, status: str = "") -> None:
-        """Counts items as finished.
+        """Count items as finished.
 
         Args:
-            count: how many.
-            status: what else there is to show at this moment.
+            count: the number of items.
+            status: more to show at this moment, beside the rate.
         """
         self._last = time.monotonic()
         if self._first is None:
@@ -151,7 +151,7 @@ class Progress:
         return f"{speed}, {self._status}" if self._status else speed
 
     def _watch(self) -> None:
-        """Prints what is due, in a thread of its own: the work may hang."""
+        """Print the lines that are due, in a thread of its own: the work may hang."""
         line_at = self._start + SHORT
         while not self._end.wait(min(1.0, SHORT, LINE_EVERY)):
             now = time.monotonic()
@@ -186,7 +186,7 @@ class Progress:
 
     @staticmethod
     def print(message: str) -> None:
-        """Prints a line on stderr; where nobody can read it, the work goes on all the same."""
+        """Print a line on stderr; where nobody can read it, the work goes on all the same."""
         with contextlib.suppress(OSError, ValueError):
             # In one piece: other threads and processes print as well.
             sys.stderr.write(message + "\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from threedident.baselines.experiment import parse_experiment
 from threedident.baselines.reproduce.published import IDENTITY, PUBLISHED, Published
 from threedident.baselines.reproduce.studies import SMOKE, Row, Study
 from threedident.baselines.training.run_folder import RESULT, read_result
-from threedident.baselines.training.training_log import read_records
+from threedident.baselines.training.training_log import METRICS, read_records
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.progress import format_seconds
@@ -26,7 +27,7 @@ from threedident.storage.atomic_files import replacing
 Float64 = npt.NDArray[np.float64]
 Cell = Callable[["Outcome"], str]
 
-TABLE, NUMBERS, FIGURE = "table.md", "table.csv", "figure.png"
+TABLE, NUMBERS, FIGURE, FACTORS = "table.md", "table.csv", "figure.png", "factors.png"
 NONE = "-"
 
 _LABELS = {
@@ -80,6 +81,22 @@ class Outcome:
             row[:] = [each.get(step, np.nan) for step in steps]
         return np.array(steps, np.float64), scores
 
+    def factor_curve(self) -> tuple[Float64, Float64]:
+        """Steps (k,) and R2 of every factor (k, 10), means over the seeds that have it; NaN."""
+        steps: dict[int, list[Float64]] = {}
+        for rows in self.curves.values():
+            for row in rows:
+                if text := row.get("linear_r2_per_factor"):
+                    try:
+                        values = _as_array("linear_r2_per_factor", json.loads(text))
+                    except (TypeError, ValueError) as error:
+                        where = f"{METRICS} of {self.row.name}, step {row['step']}"
+                        raise DatasetError(f"{where}, is damaged: {error}") from error
+                    steps.setdefault(int(row["step"]), []).append(values)
+        chosen = sorted(steps)
+        means = [np.mean(steps[step], 0) for step in chosen]
+        return np.array(chosen, np.float64), np.array(means, np.float64)
+
     def changes(self) -> list[tuple[str, Any, Any]]:
         """In which fields the runs differ from the preset: name, the preset's, the run's."""
         found: dict[str, tuple[str, Any, Any]] = {}
@@ -130,7 +147,7 @@ def _read_result(folder: Path) -> Mapping[str, Any]:
     """
     result, path = read_result(folder), folder / RESULT
     try:
-        for key in ("experiment", "data", *_OF_NUMBERS):
+        for key in ("experiment", "data", "at_latents", *_OF_NUMBERS):
             if not isinstance(result.get(key), dict | None):
                 raise TypeError(f"{key} must be a table, found {result[key]!r:.100}")
         experiment = parse_experiment(result["experiment"], "experiment", "run")
@@ -139,6 +156,13 @@ def _read_result(folder: Path) -> Mapping[str, Any]:
         for key, values in tables.items():
             for name, value in values.items():
                 _as_array(f"{key}.{name}", value)
+        for key, value in (
+            ("loss", result.get("loss")),
+            ("at_latents.loss", (result.get("at_latents") or {}).get("loss")),
+            *((f"data.pairs.{k}", v) for k, v in (result["data"].get("pairs") or {}).items()),
+        ):
+            if _as_array(key, value).ndim:
+                raise TypeError(f"{key} must be a number, found {value!r:.100}")
     except (UsageError, TypeError, ValueError) as error:
         raise DatasetError(f"{path} is damaged: {error}. Remove it to score the run again") from (
             error
@@ -161,7 +185,7 @@ def _as_array(name: str, value: Any) -> Float64:
 def write_comparison(
     study: Study, scale: str, outcomes: Sequence[Outcome], out: Path, notes: Sequence[str] = ()
 ) -> Path:
-    """Writes `table.md`, `table.csv` and `figure.png`, each in one step.
+    """Writes `table.md`, `table.csv` and `figure.png`, each in one step; `factors.png` of images.
 
     Args:
         study: of which the rows are.
@@ -184,6 +208,9 @@ def write_comparison(
     made = figure(study, outcomes)
     with replacing(out / FIGURE) as temporary:
         made.savefig(temporary, format="png", dpi=120)
+    if study.kind == "images":
+        with replacing(out / FACTORS) as temporary:
+            factor_figure(study, outcomes).savefig(temporary, format="png", dpi=120)
     return out / TABLE
 
 
@@ -197,6 +224,12 @@ def markdown(study: Study, scale: str, outcomes: Sequence[Outcome], notes: Seque
     lines += [study.note] if study.note else []
     if "matches" in columns:
         lines += ["`matches`: whether pairs, space and model meet the theory's assumptions."]
+    if "loss" in columns:
+        lines += [
+            "`loss`: of the encoder at the end, beside that of the true latents at their best "
+            "scale, temperature or Lambda, on the same pairs. Where it is lower, the loss's "
+            "minimum is elsewhere; where it is higher, training has not reached it."
+        ]
     lines += ["", *_cut_down(outcomes), *(f"- {note}" for note in notes)]
     rows, block = [], None
     for each in outcomes:
@@ -226,6 +259,13 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
         columns[f"{_LABELS[metric]} here"] = own(metric)
     columns["learned published"] = lambda each: (each.published and each.published.learned) or NONE
     columns["learned here"] = _learned
+    columns["loss"] = lambda each: _mean_of(each, lambda result: result.get("loss"))
+    columns["loss of the true latents"] = lambda each: _mean_of(each, _loss_of_the_latents)
+    if study.pairs:
+        columns["std of pairs"] = lambda each: _mean_of(each, lambda r: _pairs_of(r).get("std"))
+        columns["kurtosis of pairs"] = lambda each: _mean_of(
+            each, lambda r: _pairs_of(r).get("kurtosis")
+        )
     columns["seeds"] = lambda each: str(len(each.results)) if each.results else NONE
     columns["steps"] = _steps
     columns["time a run"] = _time
@@ -235,6 +275,22 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
         for name, cell in columns.items()
         if name in kept or any(cell(each) not in ("", NONE) for each in outcomes)
     }
+
+
+def _loss_of_the_latents(result: Mapping[str, Any]) -> Any:
+    """None where there is no loss to stand beside."""
+    known = result.get("loss") is not None
+    return (result.get("at_latents") or {}).get("loss") if known else None
+
+
+def _pairs_of(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    return result["data"].get("pairs") or {}
+
+
+def _mean_of(each: Outcome, value: Callable[[Mapping[str, Any]], Any]) -> str:
+    """The mean over seeds of a number of the results that have it."""
+    known = [found for found in map(value, each.results.values()) if found is not None]
+    return f"{np.mean(known):.4g}" if known else NONE
 
 
 def _title(each: Outcome) -> str:
@@ -473,7 +529,7 @@ def numbers(study: Study, outcomes: Sequence[Outcome]) -> str:
 
 
 def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
-    """Scores against steps, or against the marginal's concentration, a panel a block.
+    """Scores against steps, the marginal's concentration or latents, a panel a block.
 
     Returns:
         A matplotlib figure.
@@ -506,10 +562,47 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
             axis.set_visible(True)
             axis.set_title(name, fontsize="medium")
             axis.set_ylabel(_LABELS[metric])
-            if rows[0].row.concentration is None:
-                _plot_curves(axis, rows, metric, study.name)
-            else:
+            if rows[0].row.concentration is not None:
                 _plot_points(axis, rows, metric)
+            elif rows[0].row.series:
+                _plot_series(axis, rows, metric)
+            else:
+                _plot_curves(axis, rows, metric, study.name)
+    return made
+
+
+def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
+    """R2 of each factor against steps, a panel a factor and a line a row.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "train", "the figure") from error
+    made = Figure(figsize=(20, 7.2), layout="constrained")
+    axes = made.subplots(2, 5, sharex=True, sharey=True)
+    made.suptitle(f"{study.title}: R2 of each factor", wrap=True)
+    for number, each in enumerate(outcomes):
+        steps, r2 = each.factor_curve()
+        if not len(steps) or r2.shape[1:] != (len(FACTOR_NAMES),):
+            continue
+        label = each.row.name.removeprefix(f"{study.name}-")
+        for axis, values in zip(axes.flat, r2.T, strict=True):
+            axis.plot(steps, values, color=f"C{number % 10}", label=label)
+    for axis, name in zip(axes.flat, FACTOR_NAMES, strict=True):
+        axis.set_title(name, fontsize="medium")
+        axis.set_ylim(-0.05, 1.02)
+    for axis in axes[1]:
+        axis.set_xlabel("steps")
+    for axis in axes[:, 0]:
+        axis.set_ylabel(_LABELS["linear_r2"])
+    if axes[0, 0].get_legend_handles_labels()[0]:
+        axes[0, 0].legend(fontsize="x-small", framealpha=0.4)
     return made
 
 
@@ -563,6 +656,30 @@ def _plot_points(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
     axis.set_xlabel("concentration of the marginal (line: of the conditional)")
     axis.axvline(_conditional_concentration(rows[0].row), color="black", linestyle=":")
     axis.set_ylim(top=1.02)
+
+
+def _plot_series(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
+    """A line a series against the number of latents; a level line without a number."""
+    series: dict[str, list[Outcome]] = {}
+    for each in rows:
+        if len(each.values(metric)):
+            series.setdefault(each.row.series, []).append(each)
+    names = list(dict.fromkeys(each.row.series for each in rows))
+    for name, known in series.items():
+        color = f"C{names.index(name)}"
+        values = [each.values(metric) for each in known]
+        at = [each.row.latents for each in known]
+        if at == [None]:
+            axis.axhline(values[0].mean(), color=color, linestyle=":", label=name)
+            continue
+        std = [v.std(ddof=1) if len(v) > 1 else 0.0 for v in values]
+        means = [v.mean() for v in values]
+        axis.errorbar(at, means, std, marker="o", color=color, capsize=3, label=name)
+    axis.set_xscale("log")
+    axis.set_xlabel("latents")
+    axis.set_ylim(top=1.02)
+    if series:
+        axis.legend(fontsize="x-small", framealpha=0.4)
 
 
 def _conditional_concentration(row: Row) -> float:

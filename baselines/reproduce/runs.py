@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from threedident.baselines.checks import check_devices
+from threedident.baselines.checks import check_device_name, check_devices
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.reproduce.comparison import collect, write_comparison
 from threedident.baselines.reproduce.studies import (
@@ -19,16 +19,19 @@ from threedident.baselines.reproduce.studies import (
     Row,
     Scale,
     Study,
+    changes_of,
     find_scale,
     find_study,
 )
 from threedident.baselines.training import run_folder as rundir
-from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats import open_dataset
 from threedident.distributions import Laplace, Normal
 from threedident.errors import DatasetError, RenderError, UsageError
+from threedident.latents import latents_digest
 from threedident.progress import Progress, format_seconds
 from threedident.storage.atomic_files import explaining_write_errors, read_json, write_json
-from threedident.storage.directory import MANIFEST, DatasetDir, latents_digest
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import MANIFEST
 
 RUNS, CLAIM = "runs", "reproduce.json"
 FORMAT = "3dident-reproduction"
@@ -48,10 +51,11 @@ def reproduce(
     test: Path | None = None,
     datasets: Path | None = None,
     devices: int = 1,
-    accelerator: str = "auto",
+    device: str = "auto",
     threads: int | None = None,
     quiet: bool = False,
     train: Trainer | None = None,
+    accelerator: str | None = None,
 ) -> Path:
     """Trains the missing runs of a study one after the other, and compares.
 
@@ -68,8 +72,9 @@ def reproduce(
         data, test: images to train and to score on; None: those in `datasets`.
         datasets: a folder of datasets by name, where what is missing is rendered by the direct
             engine; None: `out/data`.
-        devices, accelerator, threads, quiet: see `train`.
+        devices, device, threads, quiet: see `train`.
         train: stands in for `threedident.baselines.training.loop.train`.
+        accelerator: the old name of `device`.
 
     Returns:
         The path of the table.
@@ -79,6 +84,7 @@ def reproduce(
         DatasetError: data cannot be rendered, read or written.
         TrainingError: a training fails; finished runs stay.
     """
+    device = check_device_name(device, accelerator)
     study, cut = find_study(what), find_scale(scale)
     chosen = study.choose(rows)
     count = _seeds(study, cut, seeds)
@@ -99,7 +105,7 @@ def reproduce(
         if not _is_known(study, row, seed)
     ]
     for _, _, experiment in planned:
-        check_devices(experiment, devices, accelerator)
+        check_devices(experiment, devices, device)
     for path in filter(None, (data, test)):
         _describe(path)  # what cannot be read is said before anything is written
     _claim(out, study, scale)
@@ -136,7 +142,7 @@ def reproduce(
                 folder,
                 **where,
                 devices=devices,
-                accelerator=accelerator,
+                device=device,
                 threads=threads,
                 quiet=quiet,
             )
@@ -192,11 +198,7 @@ def _experiment(
 ) -> Experiment:
     """What a run trains."""
     full = row.published_experiment()
-    every = {
-        **cut.changes.get(study.kind, {}),
-        **cut.changes.get(f"{study.kind}-{full.encoder.output}", {}),
-        **changes,
-    }
+    every = {**changes_of(cut, study, row), **changes}
     if row.start:
         every["start"] = str(run_folder(out, row.start, seed).absolute())
     return full.changed({**every, "training.seed": seed})
@@ -237,7 +239,7 @@ def _datasets(out: Path) -> dict[str, dict[str, Any]]:
 
 def _describe(path: Path) -> dict[str, str]:
     """What a dataset is: a text for people, and its latents' digest."""
-    with open_source(path) as source:
+    with open_dataset(path) as source:
         side, engine = source.shape[0], ""
         if source.manifest is not None:
             made_by = source.manifest.engine
@@ -305,7 +307,7 @@ class _Images:
         resolution, quality = self._rendering.resolution, self._rendering.quality
         for name in (TEST, TRAIN):
             if name in self._given:
-                with open_source(self._given[name]) as source:
+                with open_dataset(self._given[name]) as source:
                     resolution = int(source.shape[0])
                     if source.manifest is not None and source.manifest.engine["quality"]:
                         quality = str(source.manifest.engine["quality"])

@@ -12,32 +12,9 @@ import torch
 from threedident.baselines.training.run_folder import CHECKPOINT, PREVIOUS
 from threedident.errors import DatasetError
 from threedident.storage.atomic_files import replacing
+from threedident.storage.tensor_archives import check_archive, write_tensors
 
 FORMAT_VERSION = 1
-
-_MOST_BYTES = 1 << 32
-
-
-def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes tensors and plain data into a file.
-
-    Through Python's file, whose errors name the disk; torch's own name lines of C++.
-    """
-    with path.open("wb") as file:
-        torch.save(dict(content), file)
-
-
-def check_archive(path: Path) -> None:
-    """Refuses a file of tensors that unfolds to more than it holds, before any of it is read.
-
-    Raises:
-        ValueError, NotImplementedError, BadZipFile: it does, or it is no such file.
-    """
-    with zipfile.ZipFile(path) as archive:
-        entries = archive.infolist()
-    stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-    if not stored or sum(entry.file_size for entry in entries) > _MOST_BYTES:
-        raise ValueError(f"it is compressed, or declares more than {_MOST_BYTES} bytes")
 
 
 def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:

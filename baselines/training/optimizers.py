@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,3 +83,39 @@ def make_optimizers(
     if matrices:
         optimizers.append(MatrixMuon(matrices, training.matrix_lr or training.lr))
     return optimizers
+
+
+class LearningRates:
+    """The learning rates of optimisers over the steps of a training: warm-up, and a schedule.
+
+    Attributes:
+        factor: the factor of all learning rates in the last step.
+    """
+
+    def __init__(self, training: Training, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Keeps the rates that the optimisers have now.
+
+        Args:
+            training: the experiment's fields.
+            optimizers: the optimisers, before their first step.
+        """
+        self._training, self._optimizers = training, optimizers
+        self._rates = [[group["lr"] for group in each.param_groups] for each in optimizers]
+        self.factor = 1.0
+
+    @property
+    def encoder(self) -> float:
+        """The learning rate of the first group of parameters in the last step."""
+        rate: float = self._rates[0][0]
+        return rate * self.factor
+
+    def set(self, step: int) -> None:
+        """Set the learning rates for a step; steps count from 0."""
+        training = self._training
+        factor = min(1.0, (step + 1) / training.warmup) if training.warmup else 1.0
+        if training.schedule == "cosine":
+            factor *= (1 + math.cos(math.pi * step / training.steps)) / 2
+        self.factor = factor
+        for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor

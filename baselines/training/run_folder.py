@@ -9,16 +9,16 @@ from typing import Any
 
 from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.baselines.training.training_log import METRICS
-from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError, UsageError
+from threedident.latents import latents_digest
 from threedident.storage.atomic_files import (
     explaining_write_errors,
-    lock,
     read_json,
     replacing,
     write_json,
 )
-from threedident.storage.directory import latents_digest
+from threedident.storage.locks import lock
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
@@ -65,7 +65,7 @@ def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[s
         return None
     trained_on = result["data"].get("latents")
     if data is not None and trained_on is not None:
-        with open_source(data) as source:
+        with open_dataset(data) as source:
             refuse_other_data(out, trained_on, latents_digest(source.raw_latents))
     return result
 

@@ -1,4 +1,4 @@
-"""What a run writes of itself while it goes on: a CSV and TensorBoard's files."""
+"""The log of a training: `metrics.csv`, and TensorBoard's files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ METRICS = "metrics.csv"
 COLUMNS = (
     *("step", "seconds", "loss", "excess", "linear_r2", "mcc", "isometry"),
     *("scale", "share_self", "share_positive", "share_negatives", "tau", "Lambda", "S", "lr"),
+    "linear_r2_per_factor",
 )
+#: Of runs that were begun before factors had a column.
+_COLUMNS_BEFORE = COLUMNS[:-1]
 
 
-class Records:
-    """Rows of measurements by step.
+class TrainingLog:
+    """The rows of measurements by step.
 
     Going on from a checkpoint drops the rows after it, so that a step is never there twice.
     """
@@ -29,7 +32,7 @@ class Records:
         """Opens the files.
 
         Args:
-            folder: of the run.
+            folder: the run folder.
             step: the last step that counts; rows beyond it are dropped.
 
         Raises:
@@ -49,26 +52,42 @@ class Records:
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Adds a row; lists are written as JSON, and number by number on the board."""
+        """Add a row; lists are written as JSON, and number by number on the board.
+
+        Args:
+            step: the step.
+            values: the measurements by column.
+
+        Raises:
+            DatasetError: a file cannot be written.
+        """
         row = {"step": step, **values}
         with explaining_write_errors(self._path):
             with self._path.open("a", newline="") as file:
                 csv.DictWriter(file, COLUMNS).writerow({k: _text(v) for k, v in row.items()})
             for name, value in values.items():
                 if isinstance(value, list):
-                    flat = [v for row in value for v in row] if _nested(value) else value
+                    flat = (
+                        [v for row in value for v in row]
+                        if value and isinstance(value[0], list)
+                        else value
+                    )
                     for number, each in enumerate(flat):
-                        self._board.add_scalar(f"{name}/{number}", each, step)
+                        if each is not None:
+                            self._board.add_scalar(f"{name}/{number}", each, step)
                 else:
                     self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Write what waits."""
         self._board.close()
 
 
 def read_records(folder: Path) -> list[dict[str, str]]:
-    """The rows of a run so far; a last line that was cut short is left out.
+    """Read the rows of a run so far; a last line that was cut short is left out.
+
+    Args:
+        folder: the run folder.
 
     Raises:
         DatasetError: the file is of another kind.
@@ -85,13 +104,10 @@ def read_records(folder: Path) -> list[dict[str, str]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"cannot read {path}: {error}") from error
     numbered = all((row["step"] or "").isdigit() for row in rows if "step" in row)
-    if tuple(reader.fieldnames or ()) != COLUMNS or not numbered:
+    columns = tuple(reader.fieldnames or ())
+    if columns not in (COLUMNS, _COLUMNS_BEFORE) or not numbered:
         raise DatasetError(f"{path} is damaged, or has other columns than this toolkit writes")
     return rows
-
-
-def _nested(value: list[Any]) -> bool:
-    return bool(value) and isinstance(value[0], list)
 
 
 def _text(value: Any) -> Any:

@@ -1,1 +1,85 @@
-"""Forms that a dataset can have on disk: readers, writers, conversion and verification."""
+"""The forms of a dataset on disk: `open_dataset` opens any of them.
+
+One format a file, its writer beside its reader: `hdf5` (shards, packed), `png_folder` (the
+published layout), `export` with `webdataset` and `parquet`. `source` is what they share. `convert`,
+`checks`, `verify` and `describe` work on every form.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+
+from threedident.datasets.formats import export_record, png_folder
+from threedident.datasets.formats.export import open_export
+from threedident.datasets.formats.hdf5 import PackedSource, ShardSource
+from threedident.datasets.formats.source import Source as Source
+from threedident.datasets.formats.source import count_shared as count_shared
+from threedident.errors import DatasetError, UsageError
+from threedident.storage.manifest import MANIFEST
+from threedident.storage.shard_plan import parse_name
+
+
+def open_dataset(root: str | Path, split: str | None = None) -> Source:
+    """Open a dataset in whichever form it is, without torch.
+
+    Args:
+        root: a directory of shards, a packed file, the published layout, or an export to
+            WebDataset or Parquet: its folder, or the JSON file of one of its splits.
+        split: train, val or test, of an export of several splits.
+
+    Raises:
+        UsageError: a split is named, and the form has none.
+        DatasetError: it is no dataset, or damaged.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    root = Path(root)
+    form = find_form(root)
+    if form == "export":
+        return open_export(root, split)
+    if split is not None:
+        raise UsageError(
+            f"{root} has no splits to choose from: --split is for exports to WebDataset and Parquet"
+        )
+    if form == "packed":
+        return PackedSource(root)
+    if form == "shards":
+        return ShardSource(root)
+    return png_folder.PngSource(root)
+
+
+def find_form(root: Path) -> str:
+    """Find out which form a dataset is in: shards, packed, published, or export.
+
+    Raises:
+        DatasetError: it is in none of them.
+    """
+    if root.is_file():
+        if parse_name(root.name):
+            raise DatasetError(
+                f"{root} is one shard of the dataset {root.parent}: open that directory"
+            )
+        if root.suffix == ".json" and export_record.is_record(root):
+            return "export"
+        if root.suffix in (".tar", ".parquet") and export_record.records(root.parent.parent):
+            folder = root.parent.parent
+            raise DatasetError(f"{root} is one file of an export: give its folder, {folder}")
+        # A packed file whose beginning is damaged still says so by its name.
+        if root.suffix.lower() in (".h5", ".hdf5") or h5py.is_hdf5(root):
+            return "packed"
+    elif (root / MANIFEST).is_file():
+        return "shards"
+    elif export_record.records(root):
+        return "export"
+    elif (root / png_folder.RAW_LATENTS).is_file() or (root / png_folder.IMAGES).is_dir():
+        return "published"
+    what = "it is none of these" if root.exists() else "there is no such file or directory"
+    if root.is_file():
+        what = "it is no dataset"
+    raise DatasetError(
+        f"cannot open {root} as a dataset: {what}. Expected a directory made by `3dident render` "
+        f"({MANIFEST}), a file made by `3dident pack` (.h5), the published layout "
+        f"({png_folder.IMAGES}/, {png_folder.RAW_LATENTS}, {png_folder.LATENTS}), or a folder made "
+        "by `3dident convert` (3dident-*.json)"
+    )

@@ -1,68 +1,347 @@
-"""A dataset in one HDF5 file: the shards' arrays joined, and the manifest in an attribute."""
+"""The two forms in HDF5: a directory of shards, and one packed file with the shards' arrays joined.
+
+A packed file keeps the manifest in an attribute. How one shard is written is in
+`threedident.storage.shards`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
+from threedident.datasets.formats._image_stacks import ImageStack, StackSource
+from threedident.datasets.formats.checks import (
+    Checks,
+    checked_blocks,
+    imported,
+    manifest_of,
+    new_part,
+    require_sound,
+)
+from threedident.datasets.formats.source import WRONG_SHAPE, Float32, Origin, Source, UInt8
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
 from threedident.progress import Progress
-from threedident.storage.atomic_files import check_space, explaining_write_errors, replacing
-from threedident.storage.directory import STATS, DatasetDir, Manifest, parse_manifest
+from threedident.render.mesh import SHAPES
+from threedident.storage.atomic_files import (
+    check_space,
+    explaining_write_errors,
+    read_json,
+    replacing,
+)
+from threedident.storage.directory import STATS, DatasetDir
+from threedident.storage.manifest import Manifest, parse_manifest
+from threedident.storage.shard_plan import missing_intervals, require_complete
+from threedident.storage.shard_record import Part, checksum, parse_parts
 from threedident.storage.shards import (
-    Part,
     check_arrays,
-    checksum,
     open_hdf5,
-    parse_parts,
     read_attributes,
+    read_part,
     safe_array,
     storage_options,
+    write_shard,
     write_text,
 )
 
-if TYPE_CHECKING:
-    from threedident.datasets.formats.sources import Source
-
-Float32 = npt.NDArray[np.float32]
-
 FORMAT = "3dident-packed"
 FORMAT_VERSION = 1
-#: An array of the text of a JSON document: what the shards said of their images.
+#: An array of the text of a JSON document: the shards' records of their images.
 SHARDS = "shards"
 _SHARDS_CHECKSUM = "sha256_shards"
 WANTED = "wanted"
+#: The way to complete an import that is not whole.
+IMPORT_AGAIN = "import it again from what it was imported from (`3dident convert --to shards`)"
 
 
-def pack(dataset: DatasetDir | Source, out: Path, *, compression: str | None = None) -> int:
-    """Joins a dataset into one file, checking it on the way.
+class ShardSource(StackSource):
+    """A dataset directory, whose shards are complete from image 0 on."""
+
+    form = "shards"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        dataset = DatasetDir.open(root)
+        self.root = root
+        self.origin = Origin(dataset.manifest)
+        side = dataset.manifest.resolution
+        self.shape = (side, side, 3)
+        raw, latents = [], []
+        self._shards = dataset.shards()
+        require_complete(root, self._shards, _cure(dataset))
+        for interval, path in self._shards.items():
+            with open_hdf5(path) as file:
+                check_arrays(file, path, interval.count, side)
+                raw.append(file["raw_latents"][()])
+                latents.append(file["latents"][()])
+                self._add(ImageStack.of(file, path, interval.first))
+        self.raw_latents = np.concatenate(raw)
+        self.latents = np.concatenate(latents)
+        self._parts: tuple[Part, ...] | None = None
+
+    def stats(self) -> dict[str, Any] | None:
+        """The statistics in `stats.json`, or those that the shards' sums give."""
+        with contextlib.suppress(DatasetError):
+            stats = read_json(self.root / STATS)
+            if _is_whole(stats, len(self)):
+                return stats
+        return DatasetDir.open(self.root).compute_stats()
+
+    def parts(self) -> tuple[Part, ...]:
+        """The shards' own records of their images."""
+        if self._parts is None:
+            self._parts = tuple(
+                read_part(path, interval) for interval, path in self._shards.items()
+            )
+        return self._parts
+
+    def wanted(self) -> int | None:
+        """The number of images that was asked for."""
+        return DatasetDir.open(self.root).wanted()
+
+    def given(self) -> Float32 | None:
+        """The raw latents that lie beside the shards."""
+        return DatasetDir.open(self.root).given_latents()
+
+
+def _cure(dataset: DatasetDir) -> str:
+    """The advice for a dataset directory of which images are missing."""
+    preset = dataset.manifest.preset
+    if preset is None:
+        return IMPORT_AGAIN
+    wanted = None
+    with contextlib.suppress(DatasetError):  # the command says what is wrong with the record
+        wanted = dataset.wanted()
+    return f"run `{extend_command(dataset.root, preset.shape, wanted)}`"
+
+
+def extend_command(root: Path | str, shape: str, wanted: int | None) -> str:
+    """The command that renders the images that a dataset directory lacks.
 
     Args:
-        dataset: in any form; complete from image 0 on.
-        out: the file; it must not exist.
-        compression: none or gzip; None takes the dataset's.
+        root: the directory.
+        shape: the shape of the object.
+        wanted: the number of images asked for; None where it is not recorded.
+    """
+    mesh = "" if shape in SHAPES else " --shape FILE"
+    count = "" if wanted else " --n N"
+    return f"3dident render --extend {shlex.quote(str(root))}{mesh}{count}"
+
+
+def _is_whole(stats: Any, count: int) -> bool:
+    """Whether recorded statistics are of so many images, and have what is asked of them."""
+    if not isinstance(stats, dict) or stats.get("images") != count:
+        return False
+    numbers = [stats.get(name) for name in ("mean", "std_within_image")]
+    return all(
+        isinstance(each, list) and [type(value) for value in each] == 3 * [float]
+        for each in numbers
+    )
+
+
+def to_shards(
+    source: Source,
+    out: Path,
+    *,
+    shard_size: int | None = None,
+    compression: str | None = None,
+    command: str | None = None,
+) -> int:
+    """Write a dataset as a directory of shards; finished shards are kept.
+
+    The record of what made it is kept where its form has one, and everything is held against it:
+    rendering can then go on in the directory. Where it has none, the dataset says so: its latents
+    are given, its engine is "imported", its preset maps nothing.
+
+    Args:
+        source: the dataset.
+        out: the directory to write.
+        shard_size: images to a shard; None: the shards that there were, or the default.
+        compression: none or gzip; None: as it was, or none.
+        command: the command that an import records as what made it; None: "Python".
 
     Returns:
-        How many images it holds.
+        The number of images in it.
+
+    Raises:
+        DatasetError: an image is missing, damaged or of another size, or the disk is full.
+        UsageError: another process writes to the directory.
+    """
+    count, given = len(source), source.given()
+    kept = _kept_manifest(source, given, out, command)
+    manifest = dataclasses.replace(
+        kept,
+        shard_size=shard_size or kept.shard_size,
+        compression=compression or kept.compression,
+    )
+    dataset = DatasetDir.create_or_open(
+        out,
+        manifest.settings,
+        shard_size=manifest.shard_size,
+        compression=manifest.compression,
+        given=given,
+        kept=manifest,
+    )
+    with dataset.only_render():
+        wanted = count if kept.preset is None else source.wanted()
+        if wanted is not None:
+            dataset.record_wanted(wanted)
+        parts = {part.interval: part for part in source.parts()}
+        done = dataset.shards()
+        if parts and kept.shard_size == manifest.shard_size and set(done) <= set(parts):
+            todo = [interval for interval in parts if interval not in done]
+        else:
+            todo = missing_intervals(count, manifest.shard_size, done)
+            if todo and parts:
+                require_sound(source)  # what is cut anew has checksums of its own
+        checks = Checks(source)
+        left = sum(interval.count for interval in todo)
+        with Progress("writing", count, finished=count - left) as progress:
+            for interval in todo:
+                images = source.images(interval.indices)
+                checks.check(interval, images)
+                part = parts.get(interval) or new_part(source, interval, images)
+                _write_part(source, part, images, out, manifest)
+                progress.advance(interval.count)
+        checks.check_whole()
+        dataset.write_stats()
+    return count
+
+
+def _kept_manifest(
+    source: Source, given: Float32 | None, out: Path, command: str | None
+) -> Manifest:
+    """The manifest that goes along; that of an import where given latents are not all kept."""
+    manifest = manifest_of(source, command)
+    latents = manifest.settings["latents"]
+    if latents["source"] != "file" or given is not None:
+        return manifest
+    Progress.print(
+        f"{source.root} keeps {len(source)} of the {latents['count']} latents that "
+        f"were given to render: {out} is written as an import, which cannot be gone on with, "
+        "and does not say what rendered it"
+    )
+    return imported(source, command)
+
+
+def _write_part(source: Source, part: Part, images: UInt8, out: Path, manifest: Manifest) -> None:
+    """Write the shard of a stretch of images."""
+    window = slice(part.interval.first, part.interval.stop)
+    write_shard(
+        out,
+        part.interval,
+        images=images,
+        raw_latents=source.raw_latents[window],
+        latents=source.latents[window],
+        sums=part.sums,
+        fingerprint=manifest.fingerprint,
+        provenance=part.provenance,
+        compression=manifest.compression,
+    )
+
+
+class PackedSource(StackSource):
+    """A dataset packed into one HDF5 file."""
+
+    form = "packed"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.root = path
+        with open_hdf5(path) as file:
+            self._read_header(file)
+        with open_hdf5(path) as file:
+            self._add(ImageStack.of(file, path, 0))
+
+    def _read_header(self, file: Any) -> None:
+        """Read all but the images.
+
+        Raises:
+            DatasetError: the file is no packed dataset, or damaged.
+        """
+        path, attributes = self.root, read_attributes(file)
+        if attributes.get("format") != FORMAT or attributes.get("format_version") != FORMAT_VERSION:
+            raise DatasetError(
+                f"{path} is not a dataset packed by `3dident pack` (format {FORMAT_VERSION})"
+            )
+        try:
+            manifest = parse_manifest(json.loads(attributes["manifest"]), path)
+            self._stats = json.loads(attributes[STATS]) if STATS in attributes else None
+        except json.JSONDecodeError as error:
+            raise DatasetError(
+                f"{path} is damaged: its manifest or statistics are not JSON: {error}"
+            ) from error
+        index = safe_array(file, "index", path)
+        if index.ndim != 1:
+            raise DatasetError(f"{path} is damaged: index has {index.ndim} dimensions")
+        count, side = len(index), manifest.resolution
+        check_arrays(file, path, count, side)
+        if not np.array_equal(index[()], np.arange(count)):
+            raise DatasetError(f"{path} is damaged: its indices are not 0 to {count - 1}")
+        wanted = attributes.get(WANTED)
+        if wanted is not None and not (isinstance(wanted, np.integer) and wanted > 0):
+            raise DatasetError(f"{path} is damaged: the number of images wanted is {wanted!r:.100}")
+        self.shape = (side, side, 3)
+        self.raw_latents, self.latents = file["raw_latents"][()], file["latents"][()]
+        parts = _read_parts(file, path, count, attributes.get(_SHARDS_CHECKSUM))
+        self.origin = Origin(manifest, parts, None if wanted is None else int(wanted))
+
+    def stats(self) -> dict[str, Any] | None:
+        """The statistics that were packed with it; None where there are none."""
+        return self._stats if _is_whole(self._stats, len(self)) else None
+
+
+def _read_parts(file: Any, path: Path, count: int, digest: Any) -> tuple[Part, ...]:
+    if digest is None and SHARDS not in file:
+        return ()  # packed by an older version
+    array = safe_array(file, SHARDS, path)
+    plain = array.ndim == 1 and array.dtype == np.uint8
+    if not plain or array.id.get_storage_size() < array.nbytes:
+        raise DatasetError(f"{path} is damaged: {SHARDS} is no text that is stored plainly")
+    text = array[()]
+    if checksum(text) != digest:
+        raise DatasetError(f"{path} is damaged: the checksum of {SHARDS} does not match")
+    try:
+        return parse_parts(json.loads(text.tobytes()), count)
+    except WRONG_SHAPE as error:
+        raise DatasetError(
+            f"{path} is damaged: what it says of its shards does not fit: {error!r:.200}"
+        ) from error
+
+
+def pack(
+    dataset: DatasetDir | Source,
+    out: Path,
+    *,
+    compression: str | None = None,
+    command: str | None = None,
+) -> int:
+    """Join a dataset into one file, checking it on the way.
+
+    Args:
+        dataset: a dataset in any form, complete from image 0 on.
+        out: the file to write; it must not exist.
+        compression: none or gzip; None: as the dataset has it.
+        command: the command that an import records as what made it; None: "Python".
+
+    Returns:
+        The number of images in it.
 
     Raises:
         DatasetError: images are missing, a shard is corrupt, the file exists, or the disk
             is full.
     """
-    from threedident.datasets.checking import checked_blocks, manifest_of
-    from threedident.datasets.formats.sources import ShardSource
-
     if out.exists():
         raise DatasetError(f"{out} exists already: remove it, or choose another --out")
     source = ShardSource(dataset.root) if isinstance(dataset, DatasetDir) else dataset
-    manifest = manifest_of(source)
+    manifest = manifest_of(source, command)
     stats = source.stats()
     total, side = len(source), manifest.resolution
     shapes: dict[str, tuple[tuple[int, ...], type]] = {
@@ -107,82 +386,3 @@ def pack(dataset: DatasetDir | Source, out: Path, *, compression: str | None = N
         if source.wanted() is not None:
             file.attrs[WANTED] = source.wanted()
     return total
-
-
-@dataclasses.dataclass(frozen=True)
-class Header:
-    """What a packed file holds, but for its images.
-
-    Attributes:
-        manifest: what made it.
-        raw_latents, latents: (N, 10) float32.
-        stats: what `3dident stats` says; None where it is not recorded.
-        parts: the shards that were packed; empty in files of older versions.
-        wanted: how many images were asked for; None where it is not recorded.
-    """
-
-    manifest: Manifest
-    raw_latents: Float32
-    latents: Float32
-    stats: dict[str, Any] | None
-    parts: tuple[Part, ...]
-    wanted: int | None
-
-
-def read_header(path: Path) -> Header:
-    """What a packed file holds, but for its images.
-
-    Raises:
-        DatasetError: it is not one, or it is damaged.
-    """
-    with open_hdf5(path) as file:
-        said = read_attributes(file)
-        if said.get("format") != FORMAT or said.get("format_version") != FORMAT_VERSION:
-            raise DatasetError(
-                f"{path} is not a dataset packed by `3dident pack` (format {FORMAT_VERSION})"
-            )
-        try:
-            manifest = parse_manifest(json.loads(said["manifest"]), path)
-            stats = json.loads(said[STATS]) if STATS in said else None
-        except json.JSONDecodeError as error:
-            raise DatasetError(
-                f"{path} is damaged: its manifest or statistics are not JSON: {error}"
-            ) from error
-        index = safe_array(file, "index", path)
-        if index.ndim != 1:
-            raise DatasetError(f"{path} is damaged: index has {index.ndim} dimensions")
-        count = len(index)
-        check_arrays(file, path, count, manifest.resolution)
-        if not np.array_equal(index[()], np.arange(count)):
-            raise DatasetError(f"{path} is damaged: its indices are not 0 to {count - 1}")
-        wanted = said.get(WANTED)
-        if wanted is not None and not (isinstance(wanted, np.integer) and wanted > 0):
-            raise DatasetError(f"{path} is damaged: the number of images wanted is {wanted!r:.100}")
-        return Header(
-            manifest=manifest,
-            raw_latents=file["raw_latents"][()],
-            latents=file["latents"][()],
-            stats=stats,
-            parts=_read_parts(file, path, count, said.get(_SHARDS_CHECKSUM)),
-            wanted=None if wanted is None else int(wanted),
-        )
-
-
-def _read_parts(file: Any, path: Path, count: int, digest: Any) -> tuple[Part, ...]:
-    if digest is None and SHARDS not in file:
-        return ()  # packed by an older version
-    array = safe_array(file, SHARDS, path)
-    plain = array.ndim == 1 and array.dtype == np.uint8
-    if not plain or array.id.get_storage_size() < array.nbytes:
-        raise DatasetError(f"{path} is damaged: {SHARDS} is no text that is stored plainly")
-    text = array[()]
-    if checksum(text) != digest:
-        raise DatasetError(f"{path} is damaged: the checksum of {SHARDS} does not match")
-    try:
-        return parse_parts(json.loads(text.tobytes()), count)
-    except (
-        *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
-    ) as error:
-        raise DatasetError(
-            f"{path} is damaged: what it says of its shards does not fit: {error!r:.200}"
-        ) from error

@@ -1,104 +1,98 @@
-"""The published layout: `images/*.png`, `raw_latents.npy` and `latents.npy`.
+"""The published layout, a folder of PNGs: `images/*.png`, `raw_latents.npy` and `latents.npy`.
 
-Where we have written it there is a card beside them, `3dident.json`, which says what made it.
+Where `3dident convert` has written it there is a card beside them, `3dident.json`: the record of
+what made it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image
 
+from threedident.datasets.formats.checks import require_sound
+from threedident.datasets.formats.source import (
+    Float32,
+    Origin,
+    Source,
+    UInt8,
+    check_numbers,
+    parse_origin,
+)
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
-from threedident.storage.atomic_files import explaining_write_errors, read_json, read_npy, replacing
-from threedident.storage.directory import Manifest, latents_digest, parse_manifest
-from threedident.storage.shards import Part, joined, name_stretches, parse_parts
-
-Float32 = npt.NDArray[np.float32]
+from threedident.latents import latents_digest
+from threedident.progress import Progress
+from threedident.storage.atomic_files import (
+    explaining_write_errors,
+    read_json,
+    read_npy,
+    replacing,
+    write_json,
+)
+from threedident.storage.shard_plan import joined, name_stretches
 
 IMAGES = "images"
 RAW_LATENTS = "raw_latents.npy"
 LATENTS = "latents.npy"
-#: Not a part of the layout; what reads the layout alone does not look at it.
+#: Not a part of the layout; readers of the layout alone do not look at it.
 CARD = "3dident.json"
 
-
-@dataclasses.dataclass(frozen=True)
-class Card:
-    """What is known of a published layout beside its images and latents.
-
-    Attributes:
-        manifest: what made it; None where it is not recorded.
-        parts: the shards that the images were in; empty where it is not recorded.
-        wanted: how many images were asked for; None where it is not recorded.
-    """
-
-    manifest: Manifest | None = None
-    parts: tuple[Part, ...] = ()
-    wanted: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "dataset": self.manifest and self.manifest.as_dict(),
-            "shards": [part.as_dict() for part in self.parts],
-            "wanted": self.wanted,
-        }
+_UNREADABLE = (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError)
 
 
-def parse_card(data: Any, path: Path, count: int) -> Card:
-    """The card of `count` images that a JSON document describes, where it does.
+class PngSource(Source):
+    """A folder in the published layout."""
 
-    Documents of older versions say nothing of it.
+    form = "published"
 
-    Raises:
-        DatasetError: it is damaged; `path` names where it came from.
-    """
-    try:
-        manifest, shards, wanted = (data.get(name) for name in ("dataset", "shards", "wanted"))
-        if wanted is not None and not (type(wanted) is int and wanted > 0):
-            raise ValueError(f"the number of images wanted is {wanted!r:.100}")
-        return Card(
-            None if manifest is None else parse_manifest(manifest, path),
-            parse_parts(shards, count) if shards else (),
-            wanted,
-        )
-    except (
-        *(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError),
-    ) as error:
-        raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error!s:.200}") from error
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.raw_latents, self.latents = read_latents(root)
+        self.origin = read_card(root, self.raw_latents, self.latents)
+        self._paths = image_paths(root, len(self.raw_latents))
+        self.shape = read_image(self._paths[0]).shape
+
+    def read(self, indices: Sequence[int], out: UInt8) -> None:
+        """Read images into an array (k, H, W, 3)."""
+        for row, index in enumerate(check_numbers(indices, len(self))):
+            pixels = read_image(self._paths[index])
+            if pixels.shape != self.shape:
+                raise DatasetError(
+                    f"{self._paths[index]}: image {index} has shape {pixels.shape}, expected "
+                    f"{self.shape} as image 0"
+                )
+            out[row] = pixels
 
 
-def read_card(root: Path, raw: Float32, latents: Float32) -> Card:
-    """What is known of a published layout, if it is still what the card was written for.
+def read_card(root: Path, raw: Float32, latents: Float32) -> Origin:
+    """Read the origin of a published layout from its card, if there is one.
 
     Raises:
-        DatasetError: the card is damaged, or of other latents.
+        DatasetError: the card is damaged, or was written for other latents.
     """
     path = root / CARD
     if not path.exists():
-        return Card()
+        return Origin()
     data = read_json(path)
-    found = parse_card(data, path, len(raw))
+    origin = parse_origin(data, path, len(raw))
     for name, array in (("raw_latents", raw), ("latents", latents)):
         # Cards of older versions give one of the two, and say nothing that could be wrong.
-        if found != Card() and data.get(name) != latents_digest(array):
+        if origin != Origin() and data.get(name) != latents_digest(array):
             raise DatasetError(
                 f"{root / name}.npy is not what {path} was written for: if it was changed on "
                 f"purpose, remove {CARD}, and what rendered the images is no longer recorded"
             )
-    return found
+    return origin
 
 
 def name_width(count: int) -> int:
-    """Digits of the image names: ceil(log10 N), as published (and at least 1)."""
+    """The number of digits in image names: ceil(log10 N), as published (and at least 1)."""
     return max(1, math.ceil(math.log10(count)))
 
 
@@ -108,7 +102,7 @@ def image_name(index: int, count: int) -> str:
 
 
 def read_latents(root: Path) -> tuple[Float32, Float32]:
-    """Raw latents and latents, (N, 10), rounded to float32 as everywhere in the toolkit.
+    """Read raw latents and latents, (N, 10), rounded to float32 as everywhere in the toolkit.
 
     Raises:
         DatasetError: a file is missing, unreadable, of another shape or not finite.
@@ -140,25 +134,25 @@ def image_paths(root: Path, count: int) -> list[Path]:
     Raises:
         DatasetError: one is missing, or there are more images than latents.
     """
-    there = {path.name for path in (root / IMAGES).glob("*.png")}
+    names = {path.name for path in (root / IMAGES).glob("*.png")}
     paths = [root / IMAGES / image_name(index, count) for index in range(count)]
-    missing = joined((i, i) for i, path in enumerate(paths) if path.name not in there)
+    missing = joined((i, i) for i, path in enumerate(paths) if path.name not in names)
     if missing:
         raise DatasetError(
             f"{root} lacks {name_stretches(missing)}: {paths[missing[0][0]].name} is missing, and "
             f"{RAW_LATENTS} has {count} rows"
         )
-    if len(there) > count:
-        extra = sorted(there - {path.name for path in paths})[0]
+    if len(names) > count:
+        extra = sorted(names - {path.name for path in paths})[0]
         raise DatasetError(
-            f"{root / IMAGES} holds {len(there)} images for {count} latents: "
+            f"{root / IMAGES} holds {len(names)} images for {count} latents: "
             f"{extra} is one too many"
         )
     return paths
 
 
-def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """One PNG as (H, W, 3) uint8.
+def read_image(path: Path) -> UInt8:
+    """Read one PNG, (H, W, 3) uint8.
 
     Raises:
         DatasetError: it cannot be read, or is not 8-bit RGB.
@@ -172,13 +166,13 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
 
 def decode_image(
     content: bytes | BinaryIO, where: str, shape: tuple[int, ...] | None = None
-) -> npt.NDArray[np.uint8]:
-    """A PNG as (H, W, 3) uint8.
+) -> UInt8:
+    """Decode a PNG, (H, W, 3) uint8.
 
     Args:
-        content: the file's, or the file.
-        where: what an error calls it.
-        shape: that it must have, (H, W, 3); other images are not unpacked.
+        content: the PNG's bytes, or a file with them.
+        where: its name in errors.
+        shape: the shape that it must have, (H, W, 3); other images are not unpacked.
 
     Raises:
         DatasetError: it cannot be read, is not 8-bit RGB, or of another shape.
@@ -195,14 +189,19 @@ def decode_image(
             if image.mode == "RGBA" and image.getchannel("A").getextrema() != (255, 255):
                 raise DatasetError(f"{where}: expected an RGB image, found a transparent one")
             return np.asarray(image.convert("RGB"))
-    except (
-        *(OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError),
-    ) as error:
+    except _UNREADABLE as error:
         raise DatasetError(f"cannot read {where}: {error or 'it is too large'}") from error
 
 
-def write_image(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
-    """Writes a PNG with pixels and nothing else: no date, no path.
+def encode_image(pixels: UInt8) -> bytes:
+    """Encode an image (H, W, 3) as a PNG with pixels and nothing else."""
+    content = io.BytesIO()
+    Image.fromarray(pixels).save(content, format="PNG")
+    return content.getvalue()
+
+
+def write_image(path: Path, pixels: UInt8) -> None:
+    """Write a PNG with pixels and nothing else: no date, no path.
 
     Raises:
         DatasetError: the disk is full or cannot be written to.
@@ -212,7 +211,7 @@ def write_image(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
 
 
 def write_latents(root: Path, raw: Float32, latents: Float32) -> None:
-    """Writes both latent files, last of all: with them the layout is complete.
+    """Write both latent files, last of all: with them the layout is complete.
 
     Raises:
         DatasetError: the disk is full or cannot be written to.
@@ -221,3 +220,56 @@ def write_latents(root: Path, raw: Float32, latents: Float32) -> None:
         for name, array in ((LATENTS, latents), (RAW_LATENTS, raw)):
             with replacing(root / name) as temporary, temporary.open("wb") as file:
                 np.save(file, array)
+
+
+def to_published(source: Source, out: Path) -> int:
+    """Write a dataset in the published layout; images that are there already are kept.
+
+    Args:
+        source: the dataset.
+        out: the folder to write.
+
+    Returns:
+        The number of images in it.
+
+    Raises:
+        DatasetError: `out` holds something else, or the disk is full.
+    """
+    count = len(source)
+    folder = out / IMAGES
+    with explaining_write_errors(out):
+        folder.mkdir(parents=True, exist_ok=True)
+    # Which dataset this is: written before the first image, so that what an interrupted
+    # conversion has left is not taken for a part of another dataset.
+    identity = {
+        "latents": latents_digest(source.latents),
+        "fingerprint": source.manifest.fingerprint if source.manifest else None,
+        "images": count,
+    }
+    names = {image_name(i, count) for i in range(count)}
+    strangers = sorted(p.name for p in folder.iterdir() if p.name not in names)
+    if (out / CARD).exists():
+        card = read_json(out / CARD)
+        foreign = not isinstance(card, dict) or any(
+            card.get(name) != value for name, value in identity.items()
+        )
+    else:
+        foreign = any(p != folder for p in out.iterdir()) or any(folder.iterdir())
+    if foreign or strangers:
+        what = strangers[0] if strangers else "another dataset"
+        raise DatasetError(f"{out} holds {what}, not of this dataset: choose another --out")
+    origin = Origin(source.manifest, source.parts(), source.wanted())
+    raw = {"raw_latents": latents_digest(source.raw_latents)}
+    write_json(out / CARD, {**identity, **raw, **origin.as_dict()})
+    # A PNG is renamed into place when it is whole, so one that is there is finished.
+    have = {p.name for p in folder.iterdir()}
+    if len(have) < count:
+        require_sound(source)
+    with Progress("writing", count, finished=len(have)) as progress:
+        for index in range(count):
+            name = image_name(index, count)
+            if name not in have:
+                write_image(folder / name, source.image(index))
+                progress.advance()
+    write_latents(out, source.raw_latents, source.latents)
+    return count

@@ -1,43 +1,41 @@
-"""Checking a dataset against what it says of itself."""
+"""Verification: every image of a dataset checked against the dataset's own record."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from threedident.datasets.checking import Checks, check_imported, intervals_of
-from threedident.datasets.formats.dataset_card import DATA
-from threedident.datasets.formats.sources import (
-    IMPORT_AGAIN,
-    Source,
-    find_form,
-    open_source,
-    read_images,
-)
+from threedident.datasets.formats import Source, find_form, open_dataset
+from threedident.datasets.formats.checks import Checks, check_imported, intervals_of
+from threedident.datasets.formats.export_record import DATA
+from threedident.datasets.formats.hdf5 import IMPORT_AGAIN
+from threedident.datasets.formats.source import Float32
 from threedident.errors import DatasetError
 from threedident.progress import Progress
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import Interval, gaps, joined, read_shard
+from threedident.storage.shard_plan import Interval, gaps, joined
+from threedident.storage.shards import read_shard
 
 
 @dataclasses.dataclass
 class Report:
-    """What `verify` found.
+    """The findings of a verification.
 
     Attributes:
         form: shards, packed, published, webdataset or parquet.
-        imported: whether what rendered it is not recorded.
-        images: that are good.
-        last: number of the last image there is.
-        wanted: how many there should be; None where it is neither given nor recorded.
-        faults: what is wrong, a line each; empty for a good dataset.
-        missing: stretches of images that are not there or not good, first to last.
-        devices: kinds of device that rendered the images.
-        checked: what was checked, a line each.
-        unchecked: what was not, and why, a line each.
+        imported: whether the record of what rendered it is missing.
+        images: the number of good images.
+        last: the number of the last image there is.
+        wanted: the number of images there should be; None where it is neither given nor recorded.
+        faults: the faults, a line each; empty for a good dataset.
+        missing: the stretches of images that are not there or not good, first to last.
+        devices: the kinds of device that rendered the images.
+        checked: the checks made, a line each.
+        unchecked: the checks not made, and why, a line each.
     """
 
     form: str = "shards"
@@ -58,7 +56,7 @@ class Report:
 
     @property
     def cure(self) -> str:
-        """What to do about what is wrong."""
+        """The advice for a dataset that is not good."""
         tail = self.wanted is not None and self.last + 1 < self.wanted
         fewer = "; if fewer images are wanted, say how many with --n" if tail else ""
         if self.form != "shards":
@@ -75,13 +73,20 @@ class Report:
         return {"good": self.good, **dataclasses.asdict(self), "devices": sorted(self.devices)}
 
 
+class _Latents(NamedTuple):
+    """The latents of one shard; its images are let go of."""
+
+    raw_latents: Float32
+    latents: Float32
+
+
 def verify_any(root: Path, total: int | None = None, split: str | None = None) -> Report:
-    """Checks a dataset in any form.
+    """Check a dataset in any form.
 
     Args:
-        root: where it lies.
-        total: how many images it should hold; None: as many as is recorded.
-        split: of an export of several.
+        root: the file or folder.
+        total: the number of images it should hold; None: as many as is recorded.
+        split: the split to check, of an export of several.
 
     Raises:
         DatasetError: it is no dataset.
@@ -91,7 +96,7 @@ def verify_any(root: Path, total: int | None = None, split: str | None = None) -
     if find_form(root) == "shards" and split is None:
         return verify(DatasetDir.open(root), total)
     try:
-        source = open_source(root, split)
+        source = open_dataset(root, split)
     except DatasetError as error:
         return Report(form=_form_of(root), wanted=total, faults=[str(error)])
     with source:
@@ -99,7 +104,7 @@ def verify_any(root: Path, total: int | None = None, split: str | None = None) -
 
 
 def _form_of(root: Path) -> str:
-    """The form of what could not be opened; of an export, as its name says if nothing else does."""
+    """The form of a dataset that cannot be opened; an export's, by the names of its files."""
     form = find_form(root)
     if form != "export":
         return form
@@ -107,11 +112,11 @@ def _form_of(root: Path) -> str:
 
 
 def verify(dataset: DatasetDir, total: int | None = None) -> Report:
-    """Checks every shard: readable, complete, checksums, and latents equal to the settings'.
+    """Check every shard: readable, complete, checksums, and latents equal to the settings'.
 
     Args:
-        dataset: to check.
-        total: how many images it should hold; None: as many as were asked for, where that is
+        dataset: the dataset directory.
+        total: the number of images it should hold; None: as many as were asked for, where that is
             recorded, or those up to the last shard.
     """
     report = Report(wanted=total, imported=dataset.manifest.preset is None)
@@ -122,29 +127,11 @@ def verify(dataset: DatasetDir, total: int | None = None) -> Report:
             report.faults.append(str(error))
     shards = dataset.shards()
     report.last = max((interval.stop for interval in shards), default=0) - 1
-    missing = gaps(shards, report.wanted)
-    raw_parts, latents_parts = [], []
-    with Progress("verifying", sum(i.count for i in shards)) as progress:
-        for interval, path in shards.items():
-            try:
-                shard = read_shard(
-                    path,
-                    resolution=dataset.manifest.resolution,
-                    fingerprint=dataset.manifest.fingerprint,
-                )
-                dataset.check_latents(shard)
-            except DatasetError as error:
-                report.faults.append(str(error))
-                missing.append((interval.first, interval.stop - 1))
-            else:
-                report.images += interval.count
-                report.devices.add(str(shard.attributes.get("device", "?")))
-                raw_parts.append(shard.raw_latents)
-                latents_parts.append(shard.latents)
-            progress.advance(interval.count)
-    report.missing = joined(missing)
-    if raw_parts and not report.faults:
-        raw, scene = np.concatenate(raw_parts), np.concatenate(latents_parts)
+    good, bad = _check_shards(dataset, shards, report)
+    report.missing = joined([*gaps(shards, report.wanted), *bad])
+    if good and not report.faults:
+        raw = np.concatenate([shard.raw_latents for shard in good])
+        scene = np.concatenate([shard.latents for shard in good])
         try:
             check_imported(dataset.manifest, raw, scene, str(dataset.root))
         except DatasetError as error:
@@ -160,12 +147,42 @@ def verify(dataset: DatasetDir, total: int | None = None) -> Report:
     return report
 
 
+def _check_shards(
+    dataset: DatasetDir, shards: Mapping[Interval, Path], report: Report
+) -> tuple[list[_Latents], list[tuple[int, int]]]:
+    """Check shards one by one, and put into a report what is found.
+
+    Returns:
+        The latents of the good shards, and first and last image of each bad one.
+    """
+    good: list[_Latents] = []
+    bad: list[tuple[int, int]] = []
+    with Progress("verifying", sum(i.count for i in shards)) as progress:
+        for interval, path in shards.items():
+            try:
+                shard = read_shard(
+                    path,
+                    resolution=dataset.manifest.resolution,
+                    fingerprint=dataset.manifest.fingerprint,
+                )
+                dataset.check_latents(shard)
+            except DatasetError as error:
+                report.faults.append(str(error))
+                bad.append((interval.first, interval.stop - 1))
+            else:
+                report.images += interval.count
+                report.devices.add(str(shard.attributes.get("device", "?")))
+                good.append(_Latents(shard.raw_latents, shard.latents))
+            progress.advance(interval.count)
+    return good, bad
+
+
 def verify_source(source: Source, total: int | None = None) -> Report:
-    """Checks a dataset that is not in shards, by what its form records.
+    """Check a dataset that is not in shards, by the records that its form keeps.
 
     Args:
-        source: to check.
-        total: how many images it should hold; None: as many as were asked for, where that is
+        source: the dataset.
+        total: the number of images it should hold; None: as many as were asked for, where that is
             recorded.
     """
     wanted = source.wanted() if total is None else total
@@ -195,17 +212,17 @@ def verify_source(source: Source, total: int | None = None) -> Report:
 def _faults(
     source: Source, checks: Checks, interval: Interval
 ) -> list[tuple[tuple[int, int], str]]:
-    """What is wrong with a stretch of images: with which of them, and in words."""
+    """The faults in a stretch of images: first and last image of each, and the fault in words."""
     try:
-        images = read_images(source, interval.indices)
+        images = source.images(interval.indices)
     except DatasetError:
-        found = []
+        faults = []
         for index in interval.indices:
             try:
                 source.image(index)
             except DatasetError as error:
-                found.append(((index, index), str(error)))
-        return found
+                faults.append(((index, index), str(error)))
+        return faults
     try:
         checks.check(interval, images)
     except DatasetError as error:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from threedident.evaluate.leaderboard.entries import ENTRIES, REPORT, SCORES, Run
+from threedident.evaluate.leaderboard.entries import ENTRIES, Run
 from threedident.evaluate.leaderboard.published_scores import LINK, SEEDS, SOURCE
 from threedident.evaluate.leaderboard.ranking import (
     ENOUGH,
@@ -16,6 +16,7 @@ from threedident.evaluate.leaderboard.ranking import (
     metrics_of,
     remarks,
 )
+from threedident.evaluate.report.header import declared, definitions
 from threedident.evaluate.report.html import (
     Child,
     Html,
@@ -26,27 +27,28 @@ from threedident.evaluate.report.html import (
     page,
     web_link,
 )
-from threedident.evaluate.report.labels import NONE, TRACKS, in_order, metric_label
-from threedident.evaluate.report.report import declared, definitions
+from threedident.evaluate.report.labels import NONE, in_order, metric_label
+from threedident.evaluate.scores_file import REPORT, SCORES
+from threedident.evaluate.submissions.manifest import TRACKS
 from threedident.storage.atomic_files import explaining_write_errors, replacing
 
 INDEX = "index.html"
 TITLE = "3DIdent leaderboard"
 _LONGEST = 120
-#: What a manifest says of hyper-parameters that were chosen on the data that scores are of.
+#: A manifest's word for hyper-parameters that were chosen on the data that scores are of.
 CHOSEN_ON_TEST = "test split"
 
 
 def write_site(runs: Sequence[Run], out: Path, title: str = TITLE) -> Path:
-    """Writes the page; reports are copied to where it links them.
+    """Write the page, and copy reports to where it links them.
 
     Args:
-        runs: of the board.
+        runs: the runs of the board.
         out: the site's directory; files of older entries in it are left there.
-        title: of the page.
+        title: the title of the page.
 
     Returns:
-        The page.
+        The page's path.
 
     Raises:
         DatasetError: the directory cannot be written to.
@@ -66,12 +68,12 @@ def write_site(runs: Sequence[Run], out: Path, title: str = TITLE) -> Path:
 
 
 def _address(run: Run) -> str:
-    """A run's folder within the site."""
+    """Return a run's folder within the site."""
     return f"{ENTRIES}/{run.entry}/{run.seed}"
 
 
 def index(rows: Sequence[Row], title: str = TITLE) -> str:
-    """The page itself, as text."""
+    """Return the page itself, as text."""
     metrics = metrics_of(rows)
     return page(
         title,
@@ -118,8 +120,8 @@ def _options(first: str, pairs: Sequence[tuple[str, str]]) -> list[Html]:
 
 
 def _controls(rows: Sequence[Row], metrics: Sequence[str]) -> Html:
-    there = {row.track for row in rows}
-    tracks = [(track, label) for track, label in TRACKS.items() if track in there]
+    used = {row.track for row in rows}
+    tracks = [(track, label) for track, label in TRACKS.items() if track in used]
     data = {
         row.data_key: row.conditions.label if row.conditions else "published test set"
         for row in rows
@@ -180,25 +182,20 @@ def _table(rows: Sequence[Row], metrics: Sequence[str]) -> Html:
 
 
 def _short(text: str) -> str:
-    """A text cut where it would fill the page; the details have all of it."""
+    """Cut a text where it would fill the page; the details have all of it."""
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _cell(label: str, *children: Child, **attributes: str | int | bool | None) -> Html:
-    """A cell; where the page is narrow, its label stands before it."""
+    """Make a cell; where the page is narrow, its label stands before it."""
     return element("td", element("div", *children), data_label=label, **attributes)
 
 
 def _row(row: Row, metrics: Sequence[str]) -> Html:
     first = row.averages.get(metrics[0]) if metrics else None
     rank = first.rank if first else None
-    manifest = row.manifest
-    method = str(manifest.get("method") or "")
-    authors = ", ".join(map(str, manifest.get("authors") or ()))
+    method, authors = _method_and_authors(row)
     label = row.conditions.label if row.conditions else "published test set"
-    if row.published:
-        parts = [row.published.model and f"{row.published.model} loss", row.published.space]
-        method, authors = ", ".join(part for part in parts if part), SOURCE.split(",", 1)[0]
     words = (row.name, authors, method, row.runs[0].entry if row.runs else "")
     return element(
         "tr",
@@ -231,17 +228,26 @@ def _row(row: Row, metrics: Sequence[str]) -> Html:
     )
 
 
-def _score(found: Average | None, metric: str) -> Html:
+def _method_and_authors(row: Row) -> tuple[str, str]:
+    if row.published:
+        parts = [row.published.model and f"{row.published.model} loss", row.published.space]
+        return ", ".join(part for part in parts if part), SOURCE.split(",", 1)[0]
+    if row.manifest is None:
+        return "", ""
+    return row.manifest.method or "", ", ".join(map(str, row.manifest.authors or ()))
+
+
+def _score(score: Average | None, metric: str) -> Html:
     label = metric_label(metric)
-    if found is None:
+    if score is None:
         return _cell(label, NONE, data_metric=metric, data_value="", class_="number")
-    spread = "" if found.std is None else f" ± {found.std:.4f}"
+    spread = "" if score.std is None else f" ± {score.std:.4f}"
     return _cell(
         label,
-        f"{found.mean:.4f}{spread}",
+        f"{score.mean:.4f}{spread}",
         data_metric=metric,
-        data_value=f"{found.mean:.9g}",
-        data_rank=found.rank,
+        data_value=f"{score.mean:.9g}",
+        data_rank=score.rank,
         class_="number",
     )
 
@@ -252,16 +258,16 @@ def _badges(row: Row) -> list[Html]:
 
     if row.published is not None:
         return [badge("published, not re-run")]
-    found = []
+    badges = []
     if row.preliminary:
-        found.append(badge(f"preliminary: {row.seeds} of {ENOUGH} seeds"))
+        badges.append(badge(f"preliminary: {row.seeds} of {ENOUGH} seeds"))
     if row.on_training_split:
-        found.append(badge("scored on a training split: not ranked", loud=True))
+        badges.append(badge("scored on a training split: not ranked", loud=True))
     if not row.verifiable:
-        found.append(badge("embeddings: not verifiable on fresh data", loud=True))
-    if row.manifest.get("hyperparameters") == CHOSEN_ON_TEST:
-        found.append(badge("hyper-parameters chosen on the test set, as declared", loud=True))
-    return found
+        badges.append(badge("embeddings: not verifiable on fresh data", loud=True))
+    if row.manifest is not None and row.manifest.hyperparameters == CHOSEN_ON_TEST:
+        badges.append(badge("hyper-parameters chosen on the test set, as declared", loud=True))
+    return badges
 
 
 def _reports(row: Row) -> Html | None:
@@ -277,7 +283,7 @@ def _reports(row: Row) -> Html | None:
 
 
 def _details(row: Row) -> Html | None:
-    """What the manifest declares, and each seed's scores, folded away."""
+    """Show what the manifest declares and each seed's scores, folded away."""
     if row.published is not None:
         rows: list[tuple[str, Child]] = [
             ("conditional", row.published.conditional),
@@ -285,32 +291,28 @@ def _details(row: Row) -> Html | None:
             ("space", row.published.space),
         ]
         return None if not row.published.conditional else _folded(definitions(rows))
-    runs = []
-    for run in row.runs:
-        scores = ", ".join(_with_interval(run, name) for name in in_order(run.scores["scores"]))
-        submission = run.submission
-        where: Child = None
-        if submission.link:
-            where = web_link(submission.link, "submission")
-        elif submission.file:
-            where = isolated(submission.file)
-        runs.append(
-            element(
-                "li",
-                f"seed {run.seed}: ",
-                isolated(scores),
-                joined("; ", where) if where else None,
-                *(
-                    joined("; warning: ", isolated(warning["message"]))
-                    for warning in run.scores["warnings"]
-                ),
-            )
-        )
     kind = row.runs[0].submission.kind
     listed = definitions(
         [("name", isolated(row.name)), *declared(row.manifest), ("submission", kind)]
     )
-    return _folded(joined(listed, element("ul", *runs)))
+    return _folded(joined(listed, element("ul", *map(_seed, row.runs))))
+
+
+def _seed(run: Run) -> Html:
+    """Show one seed's scores, where its submission is, and its warnings."""
+    scores = ", ".join(_with_interval(run, name) for name in in_order(run.scores.scores))
+    where: Child = None
+    if run.submission.link:
+        where = web_link(run.submission.link, "submission")
+    elif run.submission.file:
+        where = isolated(run.submission.file)
+    return element(
+        "li",
+        f"seed {run.seed}: ",
+        isolated(scores),
+        joined("; ", where) if where else None,
+        *(joined("; warning: ", isolated(each.message)) for each in run.scores.warnings),
+    )
 
 
 def _folded(content: Html) -> Html:
@@ -321,6 +323,6 @@ def _with_interval(run: Run, name: str) -> str:
     label, value = metric_label(name), run.value(name)
     if value is None:
         return f"{label} {NONE}"
-    low, high = run.scores["scores"][name].get("interval") or (None, None)
-    between = "" if low is None or high is None else f" [{low:.4f}, {high:.4f}]"
+    ends = run.scores.scores[name].ends
+    between = "" if ends is None else f" [{ends[0]:.4f}, {ends[1]:.4f}]"
     return f"{label} {value:.4f}{between}"

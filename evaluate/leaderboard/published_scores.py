@@ -1,4 +1,4 @@
-"""The scores that the paper printed for 3DIdent. Nobody has run them again here."""
+"""The scores that the paper printed for 3DIdent, which nobody has run again here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class PublishedRow:
     """A row of the table.
 
     Attributes:
-        name: what it is.
-        track: where it stands on a leaderboard.
-        conditional: of the positive pairs; empty where there are none.
-        space: of the codes.
-        model: what the loss assumes, or the loss; empty where there is none.
+        name: a name for the row.
+        track: the track of a leaderboard in which it stands.
+        conditional: the conditional of the positive pairs; empty where there are none.
+        space: the space of the codes.
+        model: the conditional that the loss assumes, or the loss; empty where there is none.
         scores: mean and standard deviation over three seeds, by metric.
     """
 
@@ -37,7 +37,7 @@ class PublishedRow:
 def _scores(
     r2: tuple[float, float], mcc: tuple[float, float] | None
 ) -> dict[str, tuple[float, float]]:
-    """From percents."""
+    """Turn percents into scores by metric."""
     given = {"linear_r2": r2, "mcc": mcc}
     return {k: (round(v[0] / 100, 6), round(v[1] / 100, 6)) for k, v in given.items() if v}
 

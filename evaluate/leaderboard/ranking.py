@@ -1,4 +1,4 @@
-"""Rows of a leaderboard: runs of one entry, averaged, and ranked among their like."""
+"""The table of a leaderboard: runs of one entry, averaged, and ranked among their like."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from threedident.evaluate.leaderboard.entries import Run, on_training_split
+from threedident.evaluate.leaderboard.entries import Run
 from threedident.evaluate.leaderboard.published_scores import SEEDS, TABLE_4, PublishedRow
-from threedident.evaluate.report.labels import TRACKS, in_order, metric_label
-from threedident.storage.directory import differences
+from threedident.evaluate.report.labels import in_order, metric_label
+from threedident.evaluate.submissions.manifest import TRACKS, SubmissionManifest
+from threedident.storage.manifest import differences
 
-#: So many seeds make an entry.
+#: The number of seeds that make an entry.
 ENOUGH = 3
 PUBLISHED_DATA = "published"
 #: Settings that may differ between scores that compare: what they decide is not the score.
@@ -28,9 +29,9 @@ class Average:
     """A metric over the seeds of a row.
 
     Attributes:
-        mean: over seeds.
-        std: their sample standard deviation (over k - 1); None for one seed.
-        rank: within track and data, from 1; None where the row is not ranked.
+        mean: the mean over seeds.
+        std: the sample standard deviation over seeds (over k - 1); None for one seed.
+        rank: the rank within track and data, from 1; None where the row is not ranked.
     """
 
     mean: float
@@ -40,25 +41,35 @@ class Average:
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """What a run was scored on, and how. Scores under other conditions do not compare.
+    """The test set and the settings of a run. Scores under other conditions do not compare.
 
     Attributes:
-        data: what decides the test set, and the settings of the metrics.
+        data: the fields that decide the test set, and the settings of the metrics.
     """
 
     data: Mapping[str, Any]
 
     @classmethod
     def of(cls, run: Run) -> Conditions:
-        """Those of a run."""
-        found = run.scores["data"]
-        shown = ("fingerprint", "preset", "split", "seed", "images", "resolution", "factors")
-        settings = {k: v for k, v in run.scores["settings"].items() if k not in _HARMLESS}
-        return cls({**{key: found.get(key) for key in shown}, "settings": settings})
+        """Return the conditions of a run."""
+        test_set = run.scores.data
+        settings = {k: v for k, v in run.scores.settings.items() if k not in _HARMLESS}
+        return cls(
+            {
+                "fingerprint": test_set.fingerprint,
+                "preset": test_set.preset,
+                "split": test_set.split,
+                "seed": test_set.seed,
+                "images": test_set.images,
+                "resolution": test_set.resolution,
+                "factors": list(test_set.factors),
+                "settings": settings,
+            }
+        )
 
     @functools.cached_property
     def key(self) -> str:
-        """Equal for equal conditions; short.
+        """A short text, equal for equal conditions.
 
         The first digits of the test set's fingerprint, as its report has it, and some of the hash
         of everything.
@@ -69,14 +80,14 @@ class Conditions:
 
     @property
     def label(self) -> str:
-        """In words, with as much of the hashes as tells them apart."""
+        """The conditions in words, with as much of the hashes as tells them apart."""
         data = self.data
-        made = f"{data['preset'] or 'imported'}, {data['split'] or 'given latents'}"
+        words = f"{data['preset'] or 'imported'}, {data['split'] or 'given latents'}"
         if data["seed"] is not None:
-            made += f" seed {data['seed']}"
+            words += f" seed {data['seed']}"
         if data["resolution"]:
-            made += f", {data['resolution']} px"
-        return f"{made}, {data['images']} images ({self.key})"
+            words += f", {data['resolution']} px"
+        return f"{words}, {data['images']} images ({self.key})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,13 +95,13 @@ class Row:
     """A line of the table.
 
     Attributes:
-        name: the entry's, as its manifest has it.
-        track: as its manifest has it.
-        averages: by metric.
-        seeds: how many there are.
-        runs: the entry's, by seed; none for the paper's rows.
-        conditions: None for the paper's rows.
-        published: the paper's row that this is.
+        name: the entry's name, as its manifest has it.
+        track: the entry's track, as its manifest has it.
+        averages: the averages by metric.
+        seeds: the number of seeds.
+        runs: the entry's runs, by seed; none for the paper's rows.
+        conditions: the test set and the settings; None for the paper's rows.
+        published: the paper's row; None for an entry.
     """
 
     name: str
@@ -103,13 +114,13 @@ class Row:
 
     @property
     def preliminary(self) -> bool:
-        """Too few seeds for a rank."""
+        """Whether there are too few seeds for a rank."""
         return self.published is None and self.seeds < ENOUGH
 
     @property
     def on_training_split(self) -> bool:
-        """Scored on images that encoders are fitted on, so that it has no rank."""
-        return any(on_training_split(run.scores) for run in self.runs)
+        """Whether it was scored on images that encoders are fitted on, so that it has no rank."""
+        return any(run.scores.on_training_split for run in self.runs)
 
     @property
     def ranked(self) -> bool:
@@ -120,22 +131,22 @@ class Row:
     def verifiable(self) -> bool:
         """Whether the submission can be scored on fresh data."""
         return self.published is None and all(
-            run.scores["submission"]["kind"] != "embeddings" for run in self.runs
+            run.scores.submission.kind != "embeddings" for run in self.runs
         )
 
     @property
-    def manifest(self) -> Mapping[str, Any]:
-        """Of the first seed; the others agree with it."""
-        return self.runs[0].manifest if self.runs else {}
+    def manifest(self) -> SubmissionManifest | None:
+        """The manifest of the first seed, with which the others agree; None of the paper."""
+        return self.runs[0].manifest if self.runs else None
 
     @property
     def data_key(self) -> str:
-        """What it was scored on, in short."""
+        """The conditions in short."""
         return self.conditions.key if self.conditions else PUBLISHED_DATA
 
 
 def average(values: Sequence[float]) -> Average:
-    """Mean and sample standard deviation of at least one value."""
+    """Compute mean and sample standard deviation of at least one value."""
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Average(mean, None)
@@ -144,10 +155,10 @@ def average(values: Sequence[float]) -> Average:
 
 
 def make_rows(runs: Iterable[Run], *, published: bool = True) -> list[Row]:
-    """The table: a row for an entry on one test set, ranked within its track.
+    """Make the table: a row for an entry on one test set, ranked within its track.
 
     Args:
-        runs: of the board.
+        runs: the runs of the board.
         published: whether the paper's rows stand among them.
 
     Returns:
@@ -164,13 +175,13 @@ def make_rows(runs: Iterable[Run], *, published: bool = True) -> list[Row]:
     best = metrics_of(rows)[:1]
 
     def order(row: Row) -> tuple[Any, ...]:
-        found = row.averages.get(best[0]) if best else None
+        first = row.averages.get(best[0]) if best else None
         return (
             tracks.index(row.track),
             row.published is not None,
             row.preliminary,
             row.data_key,
-            -found.mean if found else math.inf,
+            -first.mean if first else math.inf,
             row.name,
         )
 
@@ -181,14 +192,14 @@ def _row(runs: tuple[Run, ...]) -> Row:
     # A metric that some seeds lack would be a mean over other runs than the rest.
     shared = [
         name
-        for name in in_order(runs[0].scores["scores"])
+        for name in in_order(runs[0].scores.scores)
         if all(run.value(name) is not None for run in runs)
     ]
     averages = {name: average([run.value(name) or 0.0 for run in runs]) for name in shared}
     manifest = runs[0].manifest
     return Row(
-        str(manifest["name"]),
-        str(manifest.get("track") or "other"),
+        manifest.name,
+        manifest.track or "other",
         averages,
         len(runs),
         runs,
@@ -202,20 +213,20 @@ def _published_row(each: PublishedRow) -> Row:
 
 
 def _ranked(rows: list[Row]) -> list[Row]:
-    """The rows with ranks: one more than the rows of equal track and data that are better."""
+    """Rank rows: one more than the rows of equal track and data that are better."""
     rivals: dict[tuple[str, str, str], list[float]] = {}
     for row in rows:
-        for metric, found in row.averages.items():
+        for metric, own in row.averages.items():
             if row.ranked:
-                rivals.setdefault((row.track, row.data_key, metric), []).append(-found.mean)
+                rivals.setdefault((row.track, row.data_key, metric), []).append(-own.mean)
     for means in rivals.values():
         means.sort()
 
-    def rank(row: Row, metric: str, found: Average) -> Average:
+    def rank(row: Row, metric: str, own: Average) -> Average:
         if not row.ranked:
-            return found
-        better = bisect.bisect_left(rivals[row.track, row.data_key, metric], -found.mean)
-        return dataclasses.replace(found, rank=1 + better)
+            return own
+        better = bisect.bisect_left(rivals[row.track, row.data_key, metric], -own.mean)
+        return dataclasses.replace(own, rank=1 + better)
 
     return [
         dataclasses.replace(
@@ -226,35 +237,35 @@ def _ranked(rows: list[Row]) -> list[Row]:
 
 
 def metrics_of(rows: Iterable[Row]) -> list[str]:
-    """The metrics that any row has, in the order in which pages show them."""
+    """Return the metrics that any row has, in the order in which pages show them."""
     return in_order(name for row in rows for name in row.averages)
 
 
 def remarks(rows: Iterable[Row]) -> list[str]:
-    """What keeps rows from being compared, a sentence each."""
+    """Say what keeps rows from being compared, a sentence each."""
     rows = list(rows)
     lines = [
         f"{row.name} was scored on images of a training split, and is not ranked"
         for row in rows
         if row.on_training_split
     ]
-    found = {row.data_key: row.conditions for row in rows if row.conditions is not None}
-    if len(found) < 2:
+    by_key = {row.data_key: row.conditions for row in rows if row.conditions is not None}
+    if len(by_key) < 2:
         return lines
-    several = list(found.values())
+    conditions = list(by_key.values())
     lines += [
-        f"Entries were scored on {len(several)} different test sets or with different settings. "
+        f"Entries were scored on {len(conditions)} different test sets or with different settings. "
         "Ranks are given within each; scores of different ones do not compare."
     ]
-    first = several[0]
-    for other in several[1:]:
+    first = conditions[0]
+    for other in conditions[1:]:
         names = ", ".join(name for name, _, _ in differences(first.data, other.data))
         lines.append(f"{other.label} differs from {first.label} in: {names}")
     return lines
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """The rows as `3dident leaderboard list` prints them."""
+    """Return the rows as `3dident leaderboard list` prints them."""
     metrics = metrics_of(rows)
     names = [row.name if row.published is None else f"{row.name} (published)" for row in rows]
     width = max(map(len, (*names, "entry"))) + 2
@@ -274,7 +285,7 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def as_data(rows: Iterable[Row]) -> dict[str, Any]:
-    """The rows as `3dident leaderboard list --json` prints them, plain data."""
+    """Return the rows as `3dident leaderboard list --json` prints them, plain data."""
     rows = list(rows)
 
     def scores(row: Row) -> dict[str, Any]:
@@ -297,7 +308,7 @@ def as_data(rows: Iterable[Row]) -> dict[str, Any]:
     }
 
 
-def _fraction(found: Average | None) -> str:
-    if found is None:
+def _fraction(score: Average | None) -> str:
+    if score is None:
         return "-"
-    return f"{found.mean:.4f}" + ("" if found.std is None else f" +- {found.std:.4f}")
+    return f"{score.mean:.4f}" + ("" if score.std is None else f" +- {score.std:.4f}")

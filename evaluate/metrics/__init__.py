@@ -1,4 +1,9 @@
-"""Metrics of identifiability: true latents and codes in, a score out."""
+"""Metrics of identifiability: a file each, a function of true latents and codes to a score.
+
+Every metric takes z (N, n), the factors, and z_hat (N, m), the codes, numpy or torch, row by row
+of the same samples, and returns a `MetricResult`. `registry` lists them by the names that the
+command line takes; the files with other names are what they share.
+"""
 
 from __future__ import annotations
 
@@ -7,40 +12,32 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from threedident.evaluate.metrics._bootstrap import Measured as Measured
-    from threedident.evaluate.metrics._bootstrap import Score as Score
+    from threedident.evaluate.metrics._block_r2 import block_r2 as block_r2
     from threedident.evaluate.metrics._dci import completeness as completeness
     from threedident.evaluate.metrics._dci import dci as dci
     from threedident.evaluate.metrics._dci import disentangled as disentangled
-    from threedident.evaluate.metrics._dci import explicitness as explicitness
-    from threedident.evaluate.metrics._dci import mig as mig
-    from threedident.evaluate.metrics._dci import modularity as modularity
-    from threedident.evaluate.metrics._dci import sap as sap
-    from threedident.evaluate.metrics._r2 import block_r2 as block_r2
-    from threedident.evaluate.metrics._r2 import linear_r2 as linear_r2
-    from threedident.evaluate.metrics._r2 import mcc as mcc
-    from threedident.evaluate.metrics._r2 import nonlinear_r2 as nonlinear_r2
+    from threedident.evaluate.metrics._explicitness import explicitness as explicitness
+    from threedident.evaluate.metrics._linear_r2 import linear_r2 as linear_r2
+    from threedident.evaluate.metrics._mcc import mcc as mcc
+    from threedident.evaluate.metrics._mig import mig as mig
+    from threedident.evaluate.metrics._modularity import modularity as modularity
+    from threedident.evaluate.metrics._nonlinear_r2 import nonlinear_r2 as nonlinear_r2
+    from threedident.evaluate.metrics._result import MetricResult as MetricResult
+    from threedident.evaluate.metrics._result import Replicates as Replicates
+    from threedident.evaluate.metrics._result import Resample as Resample
+    from threedident.evaluate.metrics._sap import sap as sap
 
 _MODULES = {
-    "threedident.evaluate.metrics._bootstrap": (
-        "Measured",
-        "Score",
-    ),
-    "threedident.evaluate.metrics._dci": (
-        "completeness",
-        "dci",
-        "disentangled",
-        "explicitness",
-        "mig",
-        "modularity",
-        "sap",
-    ),
-    "threedident.evaluate.metrics._r2": (
-        "block_r2",
-        "linear_r2",
-        "mcc",
-        "nonlinear_r2",
-    ),
+    "threedident.evaluate.metrics._block_r2": ("block_r2",),
+    "threedident.evaluate.metrics._dci": ("completeness", "dci", "disentangled"),
+    "threedident.evaluate.metrics._explicitness": ("explicitness",),
+    "threedident.evaluate.metrics._linear_r2": ("linear_r2",),
+    "threedident.evaluate.metrics._mcc": ("mcc",),
+    "threedident.evaluate.metrics._mig": ("mig",),
+    "threedident.evaluate.metrics._modularity": ("modularity",),
+    "threedident.evaluate.metrics._nonlinear_r2": ("nonlinear_r2",),
+    "threedident.evaluate.metrics._result": ("MetricResult", "Replicates", "Resample"),
+    "threedident.evaluate.metrics._sap": ("sap",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
 

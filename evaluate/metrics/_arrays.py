@@ -1,4 +1,4 @@
-"""True latents z (N, n) and recovered latents, codes, z_hat (N, m): checked and standardised."""
+"""Factors z (N, n) and codes z_hat (N, m) as arrays: checked, standardised, put in place."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import numpy.typing as npt
 from threedident.errors import UsageError
 
 Float64 = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 #: A column counts as constant where its standard deviation is at most so much of its largest
 #: absolute value: what rounding makes of a constant in float64.
 CONSTANT = 1e-10
 #: Squares of quotients of such numbers stay in float64; float32 ends at 3e38.
 _LARGEST, _SMALLEST = 1e50, 1e-50
+#: More codes make metrics that look at codes one by one slow, and their meaning thin.
+MOST_CODES_ONE_BY_ONE = 512
 
 
 def as_matrix(values: Any, name: str) -> Float64:
-    """An array or tensor as a matrix (N, k) of float64, what is below 1e-50 as 0.
+    """Return an array or tensor as a matrix (N, k) of float64, with 0 for what is below 1e-50.
 
     Args:
-        values: numpy, torch (on any device) or nested lists.
-        name: what an error calls it.
+        values: an array, a tensor (on any device) or nested lists.
+        name: the name of the values in an error.
 
     Raises:
         UsageError: not 2-D, not real numbers, empty, or not finite.
@@ -52,11 +55,11 @@ def as_matrix(values: Any, name: str) -> Float64:
 
 
 def checked(z: Any, z_hat: Any, least: int = 4) -> tuple[Float64, Float64]:
-    """Factors (N, n) and codes (N, m) as float64.
+    """Return factors (N, n) and codes (N, m) as float64.
 
     Args:
-        z: true latents.
-        z_hat: recovered latents.
+        z: the true latents.
+        z_hat: the recovered latents.
         least: the smallest N that will do.
 
     Raises:
@@ -78,30 +81,68 @@ def checked(z: Any, z_hat: Any, least: int = 4) -> tuple[Float64, Float64]:
     return factors, codes
 
 
+def checked_one_by_one(z: Any, z_hat: Any, factors: int, codes: int) -> tuple[Float64, Float64]:
+    """Return factors and codes as `checked` does, for a metric that looks at codes one by one.
+
+    Args:
+        z: the true latents.
+        z_hat: the recovered latents.
+        factors: the least number of factors that vary.
+        codes: the least number of codes.
+
+    Raises:
+        UsageError: they do not fit, or there are too few factors or codes, or too many codes.
+    """
+    true, recovered = checked(z, z_hat, 20)
+    if (moving := int(varying(true).sum())) < factors:
+        raise UsageError(f"this metric needs at least {factors} varying factors, found {moving}")
+    if not codes <= recovered.shape[1] <= MOST_CODES_ONE_BY_ONE:
+        raise UsageError(
+            f"this metric needs {codes} to {MOST_CODES_ONE_BY_ONE} codes, found "
+            f"{recovered.shape[1]}: it compares codes one by one"
+        )
+    return true, recovered
+
+
 def standardised(values: Float64) -> Float64:
-    """Columns of mean 0 and variance 1 (dividing by N); zeros where a column is constant."""
+    """Return columns of mean 0 and variance 1 (dividing by N); zeros for a constant column."""
     scaled = values / _largest(values)
     centred = scaled - scaled.mean(0)
     std = np.sqrt((centred**2).mean(0))
     return np.where(std > CONSTANT, centred / np.where(std > CONSTANT, std, 1), 0.0)
 
 
-def varying(values: Float64) -> npt.NDArray[np.bool_]:
-    """Which columns are not constant."""
+def varying(values: Float64) -> Bools:
+    """Return which columns are not constant."""
     return (values / _largest(values)).std(0) > CONSTANT
 
 
 def mean_of_varying(values: Float64) -> Float64:
-    """The mean along the last axis of what is not NaN; NaN where all of it is."""
-    there = np.isfinite(values)
-    count = there.sum(-1)
-    total = np.where(there, values, 0).sum(-1)
+    """Return the mean along the last axis of what is not NaN; NaN where all of it is."""
+    defined = np.isfinite(values)
+    count = defined.sum(-1)
+    total = np.where(defined, values, 0).sum(-1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
 def left_out(factors: Float64) -> dict[str, list[int]]:
-    """The columns that a mean over factors leaves out, as a choice of a score."""
+    """Return the columns that a mean over factors leaves out, as a choice of a score."""
     return {"constant_factors_left_out": np.flatnonzero(~varying(factors)).tolist()}
+
+
+def at_factors(values: Float64, kept: Bools) -> Float64:
+    """Return (..., n) with values (..., k) at the k factors kept, and NaN elsewhere."""
+    spread = np.full((*values.shape[:-1], len(kept)), np.nan)
+    spread[..., kept] = values
+    return spread
+
+
+def largest_gap(values: Float64) -> Float64:
+    """Return (...), the largest less the second largest of (..., m); the largest if m = 1."""
+    if values.shape[-1] == 1:
+        return values[..., 0]
+    top = np.partition(values, -2, axis=-1)
+    return top[..., -1] - top[..., -2]
 
 
 def _largest(values: Float64) -> Float64:

@@ -40,8 +40,8 @@ class Correlations:
 
     Attributes:
         table: (n, m), signed.
-        draw: from counts (b, N) of the samples to the tables (b, n, m) under them.
-        bootstrap: how that is done, in words.
+        draw: a function from counts (b, N) of the samples to the tables (b, n, m) under them.
+        bootstrap: the way in which that is done, in words.
     """
 
     table: Float64
@@ -50,14 +50,14 @@ class Correlations:
 
 
 def pearson_correlations(factors: Float64, codes: Float64) -> Correlations:
-    """Pearson's, of factors (N, n) and codes (N, m)."""
+    """Compute Pearson's correlations of factors (N, n) with codes (N, m)."""
     table = pearson(factors, codes)
     drawn, how = _worth_drawing(table)
     return Correlations(table, lambda c: _drawn_pearson(factors, codes[:, drawn], c), how)
 
 
 def spearman_correlations(factors: Float64, codes: Float64) -> Correlations:
-    """Spearman's: Pearson's of ranks; ranked anew in every draw."""
+    """Compute Spearman's correlations, Pearson's of ranks; ranked anew in every draw."""
     table = pearson(_average_ranks(factors), _average_ranks(codes))
     drawn, how = _worth_drawing(table)
 
@@ -69,7 +69,7 @@ def spearman_correlations(factors: Float64, codes: Float64) -> Correlations:
 
 
 def _worth_drawing(table: Float64) -> tuple[Int64, str]:
-    """Codes that a bootstrap draws, and how that is called: of very many, the best ones."""
+    """Choose the codes that a bootstrap draws, of very many the best; and say so in words."""
     if table.shape[1] <= _MANY_CODES:
         return np.arange(table.shape[1]), "refitted"
     best = np.argsort(-np.abs(table), axis=1, kind="stable")[:, :_CANDIDATES]
@@ -77,9 +77,9 @@ def _worth_drawing(table: Float64) -> tuple[Int64, str]:
 
 
 def aligned_correlations(factors: Float64, codes: Float64) -> Correlations:
-    """Pearson's, of the factors with their linear predictions; the mean of two halves.
+    """Compute Pearson's correlations of the factors with their linear predictions.
 
-    Each half is predicted by least squares on the other: (n, n) in all.
+    Each half is predicted by least squares on the other; the table (n, n) is the mean of both.
     """
     halves = drawn_folds(len(factors), 2)
     pairs = splits(len(factors), 2)
@@ -96,13 +96,13 @@ def aligned_correlations(factors: Float64, codes: Float64) -> Correlations:
     def refitted(counts: Float64) -> Float64:
         white, unit = design()
         moments = [Moments.of(white[half], unit[half], counts[:, half]) for half in halves]
-        found = []
+        tables = []
         for train, test in (moments, moments[::-1]):
             weights = train.weights()
             variance = (weights * (test.codes @ weights)).sum(1)
             covariance = np.swapaxes(test.cross, 1, 2) @ weights
-            found.append(_from_covariance(covariance, test.factors, variance))
-        return np.mean(found, 0)
+            tables.append(_from_covariance(covariance, test.factors, variance))
+        return np.mean(tables, 0)
 
     def held(counts: Float64) -> Float64:
         drawn = [_drawn_pearson(factors[half], predicted[half], counts[:, half]) for half in halves]
@@ -114,18 +114,18 @@ def aligned_correlations(factors: Float64, codes: Float64) -> Correlations:
 
 
 def pearson(factors: Float64, codes: Float64) -> Float64:
-    """Pearson correlations (n, m) of factors (N, n) and codes (N, m); 0 for constant columns."""
+    """Return the correlations (n, m) of factors (N, n) and codes (N, m); 0 for constants."""
     both = standardised(factors).T @ standardised(codes) / len(factors)
     return np.clip(both, -1, 1)
 
 
 def _average_ranks(values: Float64) -> Float64:
-    """Ranks 1..N within each column, the mean rank for ties."""
+    """Return ranks 1..N within each column, the mean rank for ties."""
     return np.asarray(rankdata(values, axis=0), np.float64)
 
 
 def assign(strength: Float64) -> Int64:
-    """The one-to-one assignment of factors to codes of the largest total strength.
+    """Find the one-to-one assignment of factors to codes of the largest total strength.
 
     Args:
         strength: (n, m), non-negative.
@@ -134,19 +134,19 @@ def assign(strength: Float64) -> Int64:
         (n,): each factor's code; -1 where there are fewer codes than factors.
     """
     rows, columns = linear_sum_assignment(strength, maximize=True)
-    found = np.full(len(strength), UNMATCHED, np.int64)
-    found[rows] = columns
-    return found
+    assigned = np.full(len(strength), UNMATCHED, np.int64)
+    assigned[rows] = columns
+    return assigned
 
 
 def matched(strength: Float64, permutation: Int64) -> Float64:
-    """What each factor's code gives it, (n,); 0 where it has none."""
+    """Return the strength of each factor's code, (n,); 0 where it has none."""
     picked = strength[np.arange(len(permutation)), permutation]
     return np.where(permutation == UNMATCHED, 0.0, picked)
 
 
 def _drawn_pearson(factors: Float64, codes: Float64, counts: Float64) -> Float64:
-    """Pearson correlations under counts (b, N): (b, n, m)."""
+    """Compute Pearson correlations (b, n, m) under counts (b, N)."""
     z, c = standardised(factors), standardised(codes)
     total = counts.sum(1)[:, None]
     products = np.empty((len(counts), z.shape[1], c.shape[1]))
@@ -167,7 +167,7 @@ def _drawn_pearson(factors: Float64, codes: Float64, counts: Float64) -> Float64
 
 
 def _from_covariance(covariance: Float64, first: Float64, second: Float64) -> Float64:
-    """Correlations from covariances (b, n, m) and variances (b, n), (b, m) of unit scale."""
+    """Turn covariances (b, n, m) into correlations, by variances (b, n), (b, m) near 1."""
     product = np.maximum(first, 0)[:, :, None] * np.maximum(second, 0)[:, None, :]
     moves = product > CONSTANT**2
     root = np.sqrt(np.where(moves, product, 1))
@@ -176,13 +176,13 @@ def _from_covariance(covariance: Float64, first: Float64, second: Float64) -> Fl
 
 @dataclasses.dataclass(frozen=True)
 class Sorted:
-    """Columns in order, with their ties: what ranks under counts are made of.
+    """Columns in order, with their ties, from which ranks under counts are made.
 
     Attributes:
         order: (k, N), row numbers from the smallest value of a column up.
-        first, after: (k, N), of each row: where in that order its ties begin, and the place
-            after the last of them.
-        tied: whether there are any.
+        first, after: (k, N), for each row the place in that order where its ties begin, and the
+            place after the last of them.
+        tied: whether there are any ties.
     """
 
     order: Int64
@@ -192,7 +192,7 @@ class Sorted:
 
     @classmethod
     def of(cls, values: Float64) -> Sorted:
-        """Of the columns of (N, k)."""
+        """Sort the columns of (N, k)."""
         order = np.ascontiguousarray(np.argsort(values, axis=0, kind="stable").T)
         ordered = np.take_along_axis(values.T, order, 1)
         new = np.ones(order.shape, bool)
@@ -208,27 +208,27 @@ class Sorted:
         return cls(order, first, after, not new.all())
 
     def ranks(self, counts: Float64) -> Float64:
-        """Mean ranks (k, N) of the rows where each is there `counts` (N,) times."""
-        found = np.empty(self.order.shape)
+        """Compute mean ranks (k, N) of rows of which each counts `counts` (N,) times."""
+        ranks = np.empty(self.order.shape)
         up_to = np.zeros(len(counts) + 1)
-        for column in range(len(found)):
+        for column in range(len(ranks)):
             np.cumsum(counts[self.order[column]], out=up_to[1:])
-            found[column] = up_to[self.after[column]]
+            ranks[column] = up_to[self.after[column]]
             if self.tied:
-                found[column] += up_to[self.first[column]]
+                ranks[column] += up_to[self.first[column]]
         if self.tied:
-            return (found + 1) / 2
-        return found - (counts - 1) / 2
+            return (ranks + 1) / 2
+        return ranks - (counts - 1) / 2
 
 
 def _drawn_spearman(factors: Sorted, codes: Sorted, counts: Float64) -> Float64:
-    """Spearman correlations (b, n, m) under counts (b, N), ranked anew in every draw."""
-    found = np.empty((len(counts), len(factors.order), len(codes.order)))
+    """Compute Spearman correlations (b, n, m) under counts (b, N), ranked anew in every draw."""
+    tables = np.empty((len(counts), len(factors.order), len(codes.order)))
     for draw, row in enumerate(counts):
         # Weights under which mean ranks have variances of order 1.
         root = np.sqrt(row / row.sum()) / row.sum()
         centre = (row.sum() + 1) / 2
         z, c = (root * (each.ranks(row) - centre) for each in (factors, codes))
         variances = np.einsum("ij,ij->i", z, z)[None], np.einsum("ij,ij->i", c, c)[None]
-        found[draw] = _from_covariance((z @ c.T)[None], *variances)[0]
-    return found
+        tables[draw] = _from_covariance((z @ c.T)[None], *variances)[0]
+    return tables

@@ -34,7 +34,7 @@ MOST_MLP_CODES = 4096
 
 
 def _alike(train: Float64, test: Float64) -> tuple[Float64, Float64]:
-    """Both standardised by the first one's mean and standard deviation."""
+    """Standardise both by the mean and standard deviation of the first."""
     moves = varying(train)
     mean, std = train[:, moves].mean(0), train[:, moves].std(0)
     if not moves.any():
@@ -43,7 +43,7 @@ def _alike(train: Float64, test: Float64) -> tuple[Float64, Float64]:
 
 
 def kernel_ridge(train: Float64, targets: Float64, test: Float64) -> Float64:
-    """Kernel ridge regression with a Gaussian kernel (Saunders et al. 1998).
+    """Predict factors by kernel ridge regression with a Gaussian kernel (Saunders et al. 1998).
 
     f(c) = mean + k(c)^T (K + N ridge)^-1 (z - mean), K_rs = exp(-|c_r - c_s|^2 / (2 width^2)),
     on standardised codes. Width and ridge are chosen per factor, from a grid: fitted on the
@@ -51,12 +51,12 @@ def kernel_ridge(train: Float64, targets: Float64, test: Float64) -> Float64:
     on all training rows.
 
     Args:
-        train: codes (N, m).
-        targets: factors (N, n).
-        test: codes (M, m).
+        train: (N, m), the codes to fit on.
+        targets: (N, n), their factors.
+        test: (M, m), the codes to predict from.
 
     Returns:
-        (M, n).
+        Predictions (M, n).
     """
     codes, queries = _alike(train, test)
     squares = cdist(codes, codes, "sqeuclidean")
@@ -67,15 +67,15 @@ def kernel_ridge(train: Float64, targets: Float64, test: Float64) -> Float64:
     mean = targets.mean(0)
     wanted = (targets - mean) / scale
     inner = wanted[:half].mean(0)
-    found = np.full((len(WIDTHS), len(RIDGES), targets.shape[1]), -np.inf)
+    r2 = np.full((len(WIDTHS), len(RIDGES), targets.shape[1]), -np.inf)
     for i, width in enumerate(WIDTHS):
         kernel = np.exp(-squares[:, :half] / (2 * width**2 * unit))
         values, vectors = np.linalg.eigh(kernel[:half])
         inside, outside = vectors.T @ (wanted[:half] - inner), kernel[half:] @ vectors
         for j, ridge in enumerate(RIDGES):
             shrunk = inside / (np.maximum(values, 0) + half * ridge)[:, None]
-            found[i, j] = np.nan_to_num(determination(wanted[half:], inner + outside @ shrunk))
-    best = found.reshape(-1, targets.shape[1]).argmax(0)
+            r2[i, j] = np.nan_to_num(determination(wanted[half:], inner + outside @ shrunk))
+    best = r2.reshape(-1, targets.shape[1]).argmax(0)
     predicted = np.empty((len(queries), targets.shape[1]))
     across = cdist(queries, codes, "sqeuclidean")
     for place, (width, ridge) in enumerate(itertools.product(WIDTHS, RIDGES)):
@@ -89,11 +89,11 @@ def kernel_ridge(train: Float64, targets: Float64, test: Float64) -> Float64:
 
 
 def mlp(seed: int) -> Regression:
-    """A multi-layer perceptron for all factors together, the same for the same seed.
+    """Make the regression by a multi-layer perceptron, one for all factors together.
 
     scikit-learn's MLPRegressor: two hidden layers of 64 ReLU, Adam at 0.003 in batches of 200,
     stopped when a tenth of the training rows, held back, has not improved for 20 passes, after
-    500 at most; standardised codes and factors.
+    500 at most; standardised codes and factors. The same seed gives the same predictions.
     """
 
     def regress(train: Float64, targets: Float64, test: Float64) -> Float64:
@@ -123,7 +123,7 @@ def mlp(seed: int) -> Regression:
 
 
 def sklearn_part(name: str) -> ModuleType:
-    """A module of scikit-learn, imported when a metric needs it: it takes a second.
+    """Import a module of scikit-learn when a metric needs it: it takes a second.
 
     Raises:
         MissingExtraError: it is not installed.

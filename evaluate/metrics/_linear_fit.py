@@ -27,13 +27,13 @@ Folds = int | str
 
 @dataclasses.dataclass(frozen=True)
 class LinearFit:
-    """targets = mean_targets + ((codes - mean) / scale) weights.
+    """A linear map with intercept: targets = mean_targets + ((codes - mean) / scale) weights.
 
     Attributes:
-        mean, scale: (m,), of the codes.
-        weights: (m, n).
-        mean_targets: (n,).
-        rank: of the codes, less the intercept.
+        mean, scale: (m,), the mean and the scale of the codes.
+        weights: (m, n), the map of scaled codes.
+        mean_targets: (n,), the mean of the targets.
+        rank: the rank of the codes, less the intercept.
     """
 
     mean: Float64
@@ -43,20 +43,20 @@ class LinearFit:
     rank: int
 
     def predict(self, codes: Float64) -> Float64:
-        """(N, n), of codes (N, m)."""
+        """Return predictions (N, n) from codes (N, m)."""
         return self.mean_targets + ((codes - self.mean) / self.scale) @ self.weights
 
 
 def fit_linear(codes: Float64, targets: Float64) -> LinearFit:
-    """Least squares with an intercept; of minimum norm where it is not determined.
+    """Fit by least squares with an intercept; of minimum norm where that is not determined.
 
     By QR and the singular values of R, cut at `CUTOFF`, over standardised codes. With more
     codes than samples (pixels), over the codes as they are, as the published regressions do,
     by the eigenvalues of the Gram matrix of the samples, cut at 1e-12.
 
     Args:
-        codes: (N, m).
-        targets: (N, n).
+        codes: (N, m), the codes.
+        targets: (N, n), the factors.
     """
     mean, mean_targets = codes.mean(0), targets.mean(0)
     centred, wanted = codes - mean, targets - mean_targets
@@ -76,7 +76,7 @@ def fit_linear(codes: Float64, targets: Float64) -> LinearFit:
 
 
 def determination(targets: Float64, predicted: Float64) -> Float64:
-    """The coefficient of determination per column, (n,); NaN where a target is constant.
+    """Compute the coefficient of determination per column, (n,); NaN for a constant target.
 
     R2 = 1 - sum (z - predicted)^2 / sum (z - mean z)^2, the mean that of the scored samples.
     """
@@ -87,16 +87,16 @@ def determination(targets: Float64, predicted: Float64) -> Float64:
 
 
 def _share(residual: Float64, total: Float64, moves: npt.NDArray[np.bool_]) -> Float64:
-    """1 - residual / total where a target moves, NaN elsewhere."""
-    found = np.maximum(1 - residual / np.where(moves, total, 1), LOWEST)
-    return np.where(moves, found, np.nan)
+    """Return 1 - residual / total where a target moves, NaN elsewhere."""
+    r2 = np.maximum(1 - residual / np.where(moves, total, 1), LOWEST)
+    return np.where(moves, r2, np.nan)
 
 
 def splits(samples: int, folds: Folds) -> list[tuple[slice, slice]]:
-    """Rows to fit on and rows to score, by convention.
+    """Return the rows to fit on and the rows to score, a pair for every fit.
 
     Args:
-        samples: N.
+        samples: the number of rows, N.
         folds: 2: each half of the rows, as they stand, scored by the fit on the other;
             "single": fitted on the first half, scored on the second, as published for 3DIdent
             (Zimmermann et al. 2021, section 4.2); "in-sample": fitted and scored on all rows,
@@ -116,28 +116,28 @@ def splits(samples: int, folds: Folds) -> list[tuple[slice, slice]]:
 
 
 def drawn_folds(samples: int, folds: Folds) -> tuple[slice, ...]:
-    """The stretches of rows in which a bootstrap draws."""
+    """Return the stretches of rows in which a bootstrap draws."""
     if folds == "in-sample":
         return (slice(0, samples),)
     return slice(0, samples // 2), slice(samples // 2, samples)
 
 
 def whitened(codes: Float64) -> Float64:
-    """(N, rank): an affine image of the codes (N, m), of mean 0 and covariance 1; m < N."""
+    """Return an affine image (N, rank) of codes (N, m), of mean 0 and covariance 1; m < N."""
     u, s, _ = np.linalg.svd(standardised(codes), full_matrices=False)
     return u[:, s > CUTOFF * max(s[0], np.finfo(float).tiny)] * np.sqrt(len(codes))
 
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Weighted means and covariances of codes (width k) and factors, one set a draw.
+    """Weighted means and covariances of k codes and n factors, one set a draw.
 
     Attributes:
-        mean_codes: (b, k).
-        mean_factors: (b, n).
-        codes: (b, k, k), covariance.
-        cross: (b, k, n).
-        factors: (b, n), variances.
+        mean_codes: (b, k), the means of the codes.
+        mean_factors: (b, n), the means of the factors.
+        codes: (b, k, k), the covariance of the codes.
+        cross: (b, k, n), the covariance of codes and factors.
+        factors: (b, n), the variances of the factors.
     """
 
     mean_codes: Float64
@@ -148,7 +148,7 @@ class Moments:
 
     @classmethod
     def of(cls, codes: Float64, factors: Float64, counts: Float64) -> Moments:
-        """Those of codes (N, k) and factors (N, n) under counts (b, N)."""
+        """Compute those of codes (N, k) and factors (N, n) under counts (b, N)."""
         width = codes.shape[1]
         products = weighted_moments(
             np.concatenate([np.ones((len(codes), 1)), codes, factors], 1), counts
@@ -164,13 +164,13 @@ class Moments:
         )
 
     def weights(self) -> Float64:
-        """Least squares from codes to factors, (b, k, n)."""
+        """Fit the factors to the codes by least squares: weights (b, k, n)."""
         ridge = _RIDGE * np.eye(self.codes.shape[1])
         return np.linalg.solve(self.codes + ridge, self.cross)
 
 
 def refitted_determination(train: Moments, test: Moments) -> Float64:
-    """R2 per factor on one set of rows of the fit on another, (b, n), from moments alone.
+    """Compute R2 per factor on some rows of the fit on others, (b, n), from moments alone.
 
     With weights W, the residual z - z0 - W^T (c - c0) has mean square var z - 2 W.cov(c, z)
     + W^T cov(c) W plus its squared mean, over the rows scored.
@@ -185,7 +185,7 @@ def refitted_determination(train: Moments, test: Moments) -> Float64:
 
 
 def held_determination(targets: Float64, predicted: Float64, counts: Float64) -> Float64:
-    """R2 per factor of predictions that stay, under counts (b, N): (b, n)."""
+    """Compute R2 per factor, (b, n), of predictions that stay, under counts (b, N)."""
     scaled = standardised(targets)
     residual = standardised_residual(targets, predicted) ** 2
     total = counts.sum(1)[:, None]
@@ -196,6 +196,6 @@ def held_determination(targets: Float64, predicted: Float64, counts: Float64) ->
 
 
 def standardised_residual(targets: Float64, predicted: Float64) -> Float64:
-    """Residuals in standard deviations of the targets; 0 where a target is constant."""
+    """Return residuals in standard deviations of the targets; 0 for a constant target."""
     moves = varying(targets)
     return np.where(moves, (targets - predicted) / np.where(moves, targets.std(0), 1), 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,11 +25,11 @@ _ROUNDING = 1e-9  # nats
 
 
 def binned(values: Float64, bins: int, binning: str) -> Bins:
-    """The bin of every value, (N, k), 0..bins - 1, each column by itself.
+    """Return the bin of every value, (N, k), 0..bins - 1, each column by itself.
 
     Args:
-        values: (N, k).
-        bins: how many, 2 to 200.
+        values: (N, k), the columns.
+        bins: the number of bins, 2 to 200.
         binning: "width": equally wide, from the smallest to the largest value; "quantile":
             equally full as far as ties allow.
 
@@ -38,8 +40,8 @@ def binned(values: Float64, bins: int, binning: str) -> Bins:
         raise UsageError(f"bins must lie in 2..200, found {bins}")
     if binning not in BINNINGS:
         raise UsageError(f"binning must be one of {', '.join(BINNINGS)}, found {binning!r}")
-    found = np.empty(values.shape, np.int64)
-    for column, row in zip(found.T, values.T, strict=True):
+    cells = np.empty(values.shape, np.int64)
+    for column, row in zip(cells.T, values.T, strict=True):
         low, high = row.min(), row.max()
         if binning == "width":
             width = high - low if high > low else 1.0
@@ -47,19 +49,19 @@ def binned(values: Float64, bins: int, binning: str) -> Bins:
         else:
             edges = np.quantile(row, np.arange(1, bins) / bins)
             column[:] = np.searchsorted(edges, row, side="right")
-    return found
+    return cells
 
 
 def information(factors: Bins, codes: Bins, bins: int, counts: Float64) -> tuple[Float64, Float64]:
-    """Plug-in mutual information of every factor and code, in nats, under counts.
+    """Estimate the mutual information of every factor and code, in nats, under counts.
 
-    I(z_i; c_j) = H(z_i) + H(c_j) - H(z_i, c_j), of the observed frequencies; its bias is about
-    (bins - 1)^2 / (2 N) for independent columns.
+    The plug-in estimate I(z_i; c_j) = H(z_i) + H(c_j) - H(z_i, c_j) of the observed frequencies;
+    its bias is about (bins - 1)^2 / (2 N) for independent columns.
 
     Args:
-        factors: (N, n), bins.
-        codes: (N, m), bins.
-        bins: how many there are.
+        factors: (N, n), the bins of the factors.
+        codes: (N, m), the bins of the codes.
+        bins: the number of bins.
         counts: (b, N), how often each row counts.
 
     Returns:
@@ -69,7 +71,7 @@ def information(factors: Bins, codes: Bins, bins: int, counts: Float64) -> tuple
     # Sums of whole numbers below 2^24 are exact in float32.
     weights = np.ascontiguousarray(counts.T.astype(np.float32))
     total = counts.sum(1)
-    found = np.empty((len(counts), n, codes.shape[1]))
+    mutual = np.empty((len(counts), n, codes.shape[1]))
     entropies = np.empty((len(counts), n))
     for start in range(0, codes.shape[1], _CODES_AT_ONCE):
         some = codes[:, start : start + _CODES_AT_ONCE]
@@ -87,6 +89,35 @@ def information(factors: Bins, codes: Bins, bins: int, counts: Float64) -> tuple
         entropy = -xlogy(of_factors, of_factors).sum(2)
         joint = -xlogy(tables, tables).sum((2, 3))
         both = entropy - xlogy(of_codes, of_codes).sum(2) - joint
-        found[:, :, start : start + some.shape[1]] = np.moveaxis(both, 2, 0)
+        mutual[:, :, start : start + some.shape[1]] = np.moveaxis(both, 2, 0)
         entropies[:] = entropy[:, 0].T
-    return np.where(found > _ROUNDING, found, 0), entropies
+    return np.where(mutual > _ROUNDING, mutual, 0), entropies
+
+
+@dataclasses.dataclass(frozen=True)
+class BinnedArrays:
+    """Binned factors and codes, and their mutual information.
+
+    Attributes:
+        factors: (N, n), the bins of the factors, all of which vary.
+        codes: (N, m), the bins of the codes.
+        bins: the number of bins.
+    """
+
+    factors: Bins
+    codes: Bins
+    bins: int
+
+    @classmethod
+    def of(cls, factors: Float64, codes: Float64, bins: int, binning: str) -> BinnedArrays:
+        """Bin factors (N, n) and codes (N, m); see `binned`."""
+        return cls(binned(factors, bins, binning), binned(codes, bins, binning), bins)
+
+    def under(self, counts: Float64) -> tuple[Float64, Float64]:
+        """Return information (b, n, m) and entropies (b, n) under counts (b, N)."""
+        return information(self.factors, self.codes, self.bins, counts)
+
+    def whole(self) -> tuple[Float64, Float64]:
+        """Return information (n, m) and entropies (n,) of all rows."""
+        mutual, entropies = self.under(np.ones((1, len(self.factors))))
+        return mutual[0], entropies[0]

@@ -1,4 +1,4 @@
-"""HTML made by functions: whatever is not HTML already is escaped."""
+"""HTML by functions, which escape whatever is not HTML already; and the checks of pages."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ Child = str | int | None
 
 
 def escaped(text: str | int) -> Html:
-    """Text as HTML; characters that hide or reorder others are replaced by a visible one."""
+    """Return text as HTML; characters that hide or reorder others become a visible one."""
     if isinstance(text, Html):
         return text
     return Html(html.escape(_INVISIBLE.sub("\ufffd", str(text)), quote=True))
 
 
 def joined(*children: Child) -> Html:
-    """Children one after the other, each escaped unless it is HTML; None is left out."""
+    """Join children, each escaped unless it is HTML; None is left out."""
     return Html("".join(escaped(child) for child in children if child is not None))
 
 
 def element(name: str, /, *children: Child, **attributes: str | int | bool | None) -> Html:
-    """An element.
+    """Make an element.
 
     Args:
-        name: of the tag.
+        name: the name of the tag.
         children: text, which is escaped, or HTML.
-        attributes: None and False leave one out, True writes its name alone; `class_` is
-            class, `data_value` is data-value.
+        attributes: the values by name. None and False leave one out, True writes its name alone;
+            `class_` is class, `data_value` is data-value.
     """
     parts = [name]
     for key, value in attributes.items():
@@ -58,7 +58,7 @@ def element(name: str, /, *children: Child, **attributes: str | int | bool | Non
 
 
 def isolated(text: str) -> Html:
-    """A stranger's text, whose direction of writing stays its own."""
+    """Wrap a stranger's text, so that its direction of writing stays its own."""
     return element("bdi", text)
 
 
@@ -74,7 +74,7 @@ def is_web_link(url: str) -> bool:
 
 
 def web_link(url: str, label: str | None = None) -> Html:
-    """A stranger's link: to the web, or mere text."""
+    """Make a stranger's link, if it leads to the web; mere text otherwise."""
     shown = isolated(url if label is None else label)
     if not is_web_link(url):
         return isolated(url)
@@ -82,7 +82,13 @@ def web_link(url: str, label: str | None = None) -> Html:
 
 
 def titled_table(head: list[Child], rows: list[list[Child]], class_: str | None = None) -> Html:
-    """A table in a box that scrolls where it is wider than the page; row titles come first."""
+    """Make a table in a box that scrolls where it is wider than the page.
+
+    Args:
+        head: the heads of the columns.
+        rows: the cells of each row, its title first.
+        class_: the class of the table.
+    """
     cells = (element("th", cell, scope="col") for cell in head)
     body = (
         element(
@@ -100,7 +106,7 @@ def titled_table(head: list[Child], rows: list[list[Child]], class_: str | None 
 
 @functools.cache
 def asset(package: str, name: str) -> str:
-    """A file that lies in a package, as text."""
+    """Read a file that lies in a package, as text."""
     return (resources.files(package) / name).read_text("utf-8").strip()
 
 
@@ -109,7 +115,7 @@ def _digest(text: str) -> str:
 
 
 def _policy(style: str, script: str | None) -> Html:
-    """The page's own rules: it loads nothing, and runs no script but the one it came with."""
+    """Make the page's rules: it loads nothing, and runs no script but the one it came with."""
     rules = ["default-src 'none'", "img-src data:", f"style-src 'sha256-{style}'"]
     if script is not None:
         rules.append(f"script-src 'sha256-{script}'")
@@ -118,11 +124,11 @@ def _policy(style: str, script: str | None) -> Html:
 
 
 def page(title: str, *body: Child, script: str | None = None) -> str:
-    """A whole page that needs nothing beside it.
+    """Make a whole page that needs nothing beside it.
 
     Args:
-        title: of the window.
-        body: what it shows.
+        title: the title of the window.
+        body: the content.
         script: JavaScript, run at the end; None for a page without any.
     """
     style = asset(__package__, "page.css")

@@ -1,4 +1,4 @@
-"""The report's drawings, as SVG: sharp at any size, in the page's own colours, always alike."""
+"""Drawings as SVG: heat maps and scatter plots, in the page's own colours, always alike."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _words(
 
 
 def shown_codes(correlation: Array, matched: Sequence[tuple[int, int]]) -> list[int]:
-    """The codes that a heat map shows: all, or of very many the matched and the strongest."""
+    """Choose the codes that a heat map shows: all, or of many the matched and the strongest."""
     if correlation.shape[1] <= _MOST_CODES:
         return list(range(correlation.shape[1]))
     strongest = np.argsort(-np.nan_to_num(np.abs(correlation)).max(0), kind="stable")
@@ -50,11 +50,11 @@ def shown_codes(correlation: Array, matched: Sequence[tuple[int, int]]) -> list[
 def heat_map(
     correlation: Array, factors: Sequence[str], matched: Sequence[tuple[int, int]] = ()
 ) -> Html:
-    """Correlations of factors (rows) with codes, twenty codes to a drawing.
+    """Draw correlations of factors (rows) with codes, twenty codes to a drawing.
 
     Args:
         correlation: (n, m), in [-1, 1]; NaN where there is none.
-        factors: the rows' labels.
+        factors: the labels of the rows.
         matched: pairs of row and code, which get a frame.
     """
     codes = shown_codes(correlation, matched)
@@ -112,10 +112,16 @@ def _heat_cell(value: float, left: float, top: float, name: str, *, framed: bool
 
 
 def scatter(true: Array, predicted: Array, title: str, note: str) -> Html:
-    """Predicted (upwards) against true values (N,) of one factor.
+    """Draw predicted (upwards) against true values of one factor.
 
     The frame reaches an eighth of the range past the true values on each side, those of raw
     latents being -1 and 1; points beyond it lie on its edge.
+
+    Args:
+        true: (N,), the true values.
+        predicted: (N,), the predicted values.
+        title: the title of the plot.
+        note: a note at its other end.
     """
     ends = float(true.min()), float(true.max())
     if ends[0] >= -1 and ends[1] <= 1:

@@ -1,4 +1,4 @@
-"""Codes of a dataset's images, from an encoder that runs in a process of its own."""
+"""`run_encoder`: codes of a dataset's images, from an encoder in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.dataset import ThreeDIdent
+from threedident import defaults
+from threedident.datasets.formats.source import Source
 from threedident.errors import UsageError
-from threedident.evaluate.runner import protocol as messages
+from threedident.evaluate.runner import protocol
+from threedident.evaluate.runner.process_tree import descendants, memory_of, runs
 from threedident.evaluate.seen import read_claim
 from threedident.evaluate.submissions.embeddings import MOST_CODES
 from threedident.evaluate.submissions.submission import TRUSTED, Submission
 from threedident.progress import Progress
-from threedident.storage.atomic_files import is_running
+from threedident.system import make_scratch, usable_processors
 
 Float32 = npt.NDArray[np.float32]
 
-BATCH_SIZE = 256
-TIME_LIMIT = 7200.0  # s, for everything
-MEMORY_LIMIT = 8.0  # GB
+BATCH_SIZE = defaults.BATCH_SIZE
+TIME_LIMIT = defaults.TIME_LIMIT  # s, for everything
+MEMORY_LIMIT = defaults.MEMORY_LIMIT  # GB
 
 _SCRATCH = "3dident-encoder-"
 _LARGEST_FILE = 1 << 30  # that code which is trusted may write, in its scratch folder
@@ -45,17 +46,43 @@ _LONGEST_QUOTE = 600  # characters
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
 
 
+class Images(Protocol):
+    """A dataset, of which the encoder gets the images alone."""
+
+    @property
+    def source(self) -> Source:
+        """The files, which are open."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """The limits of an encoder's process.
+
+    Attributes:
+        time: the seconds for everything.
+        memory: the GB that the process may allocate.
+        batch_size: the number of images at once.
+    """
+
+    time: float = TIME_LIMIT
+    memory: float = MEMORY_LIMIT
+    batch_size: int = BATCH_SIZE
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """What an encoder gave.
+    """The codes that an encoder gave, and what is known of it.
 
     Attributes:
         codes: (N, m) float32.
-        external: files beside an ONNX file that hold its weights.
+        external: names of files beside an ONNX file that hold its weights.
         network_blocked: whether its process had no network; None where none was started.
-        about: what else there is to say of it, as text.
-        trained_on: what is recorded of the images that an encoder of this toolkit was trained
-            on; see `seen.training_record`.
+        about: a line on a reference encoder; None for others.
+        trained_on: the record of the images that an encoder of this toolkit was trained on; see
+            `seen.training_record`.
     """
 
     codes: Float32
@@ -65,60 +92,32 @@ class Encoding:
     trained_on: Mapping[str, Any] | None = None
 
 
-def encode(
-    submission: Submission,
-    dataset: ThreeDIdent,
-    *,
-    batch_size: int = BATCH_SIZE,
-    time_limit: float = TIME_LIMIT,
-    memory_limit: float = MEMORY_LIMIT,
-) -> Float32:
-    """The codes of all images, (N, m); see `run_encoder`."""
-    return run_encoder(
-        submission,
-        dataset,
-        batch_size=batch_size,
-        time_limit=time_limit,
-        memory_limit=memory_limit,
-    ).codes
-
-
-def run_encoder(
-    submission: Submission,
-    dataset: ThreeDIdent,
-    *,
-    batch_size: int = BATCH_SIZE,
-    time_limit: float = TIME_LIMIT,
-    memory_limit: float = MEMORY_LIMIT,
-) -> Encoding:
-    """The codes of all images, by an encoder or from a file of embeddings.
+def run_encoder(submission: Submission, dataset: Images, limits: Limits = Limits()) -> Encoding:
+    """Compute the codes of all images, by an encoder or from a file of embeddings.
 
     Whatever the submission does happens in a process with limits, and ends with it.
 
     Args:
-        submission: one that may be run (see `identify`); no reference.
+        submission: a submission that may be run (see `identify`); no reference.
         dataset: the test set.
-        batch_size: images at once.
-        time_limit: seconds for everything.
-        memory_limit: GB that the process may allocate.
+        limits: the limits of the process.
 
     Raises:
         UsageError: it does not fit, fails, or passes a limit; the message says which.
     """
-    count, (height, width, channels) = len(dataset), dataset.source.shape
+    count = len(dataset)
     codes: Float32 | None = None
     with (
-        _Process(submission, dataset, time_limit, memory_limit) as process,
+        _Process(submission, dataset, limits) as process,
         Progress("encoding", count) as progress,
     ):
         about = process.ready()
-        for start in range(0, count, batch_size):
-            numbers = range(start, min(start + batch_size, count))
+        for start in range(0, count, limits.batch_size):
+            numbers = range(start, min(start + limits.batch_size, count))
             pixels = b""
             if submission.kind != "embeddings":
-                images = dataset.images(numbers).cpu().contiguous().numpy()
-                assert images.shape == (len(numbers), channels, height, width)
-                pixels = images.tobytes()
+                images = dataset.source.images(numbers)
+                pixels = images.transpose(0, 3, 1, 2).tobytes()
             part = process.codes(len(numbers), pixels, start)
             if codes is None:
                 codes = np.empty((count, part.shape[1]), np.float32)
@@ -137,30 +136,28 @@ def run_encoder(
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """A list of file names that the process sent, if it is one."""
+    """Return a list of file names that the process sent, if it is one."""
     if isinstance(value, list) and all(isinstance(name, str) for name in value):
         return tuple(value)
     return ()
 
 
 class _Process:
-    """The process that runs an encoder, and what is said to it and by it."""
+    """The process that runs an encoder, and the messages to and from it."""
 
-    def __init__(
-        self, submission: Submission, dataset: ThreeDIdent, time_limit: float, memory: float
-    ) -> None:
+    def __init__(self, submission: Submission, dataset: Images, limits: Limits) -> None:
         self._name = submission.name
-        self._time_limit, self._memory = time_limit, memory
+        self._time_limit, self._memory = limits.time, limits.memory
         self._count = len(dataset)
         self.done = 0
-        self._deadline = time.monotonic() + time_limit
+        self._deadline = time.monotonic() + limits.time
         self._looked = 0.0
         self._said = b""
         trusted = submission.kind in TRUSTED
-        self._scratch = _make_scratch() if trusted else None
+        self._scratch = make_scratch(_SCRATCH) if trusted else None
         height, width, channels = dataset.source.shape
         path = submission.path
-        self._task = messages.task(
+        self._task = protocol.task(
             {
                 "kind": submission.kind,
                 "path": submission.name if path is None else str(path.resolve()),
@@ -168,8 +165,8 @@ class _Process:
                 "folder": str(Path.cwd()),
                 "count": self._count,
                 "shape": None if submission.kind == "embeddings" else [channels, height, width],
-                "threads": _threads(),
-                "memory": int(memory * 1e9),
+                "threads": usable_processors(),
+                "memory": int(limits.memory * 1e9),
                 "file_size": _LARGEST_FILE if trusted else 0,
                 "readable": None if trusted or path is None else [str(path.resolve().parent)],
                 "writable": [str(self._scratch)] if self._scratch else [],
@@ -178,7 +175,7 @@ class _Process:
         self._environment = self._make_environment(trusted)
 
     def _make_environment(self, trusted: bool) -> dict[str, str]:
-        """A stranger's file learns nothing of ours; code that is trusted runs as it would."""
+        """Choose what the process learns: a stranger's file nothing, trusted code all."""
         kept = {
             name: value
             for name, value in os.environ.items()
@@ -220,8 +217,8 @@ class _Process:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _kill(self) -> None:
-        """Ends the process and all that it has started."""
-        below = _descendants(self._process.pid)
+        """End the process and all that it has started."""
+        below = descendants(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for pid in below:  # those that have made a session of their own
@@ -229,13 +226,13 @@ class _Process:
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
         patience = time.monotonic() + _PATIENCE
-        while any(map(_runs, below)) and time.monotonic() < patience:
+        while any(map(runs, below)) and time.monotonic() < patience:
             time.sleep(0.01)
 
     def ready(self) -> dict[str, Any]:
-        """Waits until the encoder is loaded; returns what it says of itself."""
+        """Wait until the encoder is loaded, and return its account of itself."""
         kind, size, _ = self._head()
-        if kind != messages.READY or size > messages.MOST_TEXT:
+        if kind != protocol.Kind.READY or size > protocol.MOST_TEXT:
             raise self._nonsense()
         try:
             about = json.loads(self._read(size))
@@ -246,14 +243,14 @@ class _Process:
         return about
 
     def codes(self, rows: int, pixels: bytes, start: int) -> Float32:
-        """The codes of the next images."""
-        self._waiting += messages.COUNT.pack(rows) + pixels
-        kind, found, columns = self._head()
-        if kind != messages.CODES:
+        """Send the next images, and return their codes."""
+        self._waiting += protocol.COUNT.pack(rows) + pixels
+        kind, count, columns = self._head()
+        if kind != protocol.Kind.CODES:
             raise self._nonsense()
-        if found != rows:
+        if count != rows:
             raise UsageError(
-                f"{self._name} gave {found} rows for {rows} images (from image {start} on): "
+                f"{self._name} gave {count} rows for {rows} images (from image {start} on): "
                 "expected a row for every image"
             )
         if not 1 <= columns <= MOST_CODES:
@@ -273,19 +270,19 @@ class _Process:
         return codes
 
     def _head(self) -> tuple[int, int, int]:
-        kind, first, second = messages.HEAD.unpack(self._read(messages.HEAD.size))
-        if kind == messages.ERROR:
-            text = self._read(min(first, messages.MOST_TEXT)).decode("utf-8", "replace")
-            failure, said = text[:1], _printable(text[1:])
-            if failure == messages.FAILURES["known"]:
-                raise UsageError(said)
-            if failure == messages.FAILURES["memory"]:
-                raise self._out_of_memory(said)
-            raise UsageError(f"{self._name} failed{self._where()}: {said}")
+        kind, first, second = protocol.HEAD.unpack(self._read(protocol.HEAD.size))
+        if kind == protocol.Kind.ERROR:
+            text = self._read(min(first, protocol.MOST_TEXT)).decode("utf-8", "replace")
+            failure, message = text[:1], _printable(text[1:])
+            if failure == protocol.FAILURES["known"]:
+                raise UsageError(message)
+            if failure == protocol.FAILURES["memory"]:
+                raise self._out_of_memory(message)
+            raise UsageError(f"{self._name} failed{self._where()}: {message}")
         return kind, first, second
 
     def _read(self, count: int) -> bytes:
-        """So many bytes from the process, while what waits for it is sent."""
+        """Read so many bytes from the process, while what waits for it is sent."""
         got = bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(self._out, selectors.EVENT_READ)
@@ -310,7 +307,7 @@ class _Process:
         return bytes(got)
 
     def _send(self) -> bool:
-        """Sends a piece; whether there is more to send."""
+        """Send a piece; return whether there is more to send."""
         try:
             sent = os.write(self._in, memoryview(self._waiting)[: 1 << 20])
         except BrokenPipeError:  # it has ended: what it said is still to be read
@@ -319,13 +316,13 @@ class _Process:
         return bool(self._waiting)
 
     def _listen(self) -> bool:
-        """Keeps the last of what it prints; whether there may be more."""
+        """Keep the last of what it prints; return whether there may be more."""
         piece = os.read(self._err, 1 << 16)
         self._said = (self._said + piece)[-_LAST_WORDS:]
         return bool(piece)
 
     def _look(self) -> None:
-        """Looks at the limits."""
+        """Check the limits."""
         now = time.monotonic()
         if now > self._deadline:
             raise UsageError(
@@ -334,7 +331,7 @@ class _Process:
             )
         if now - self._looked > _LOOK_EVERY:
             self._looked = now
-            used = sum(map(_memory, (self._process.pid, *_descendants(self._process.pid))))
+            used = sum(map(memory_of, (self._process.pid, *descendants(self._process.pid))))
             if used > self._memory * 1e9:
                 raise self._out_of_memory(f"{used / 1e9:.3g} GB in use")
 
@@ -353,7 +350,7 @@ class _Process:
         )
 
     def _death(self) -> UsageError:
-        """Why the process is gone."""
+        """Find out why the process is gone."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         with contextlib.suppress(BlockingIOError):
@@ -368,69 +365,15 @@ class _Process:
             if code < 0 or code > 128:
                 with contextlib.suppress(ValueError):
                     how = f"was ended by {signal.Signals(number).name}"
-        said = _printable(self._said.decode("utf-8", "replace").strip())[-_LONGEST_QUOTE:]
-        return UsageError(
-            f"the process of {self._name} {how}{self._where()}"
-            + (f"; it said: {said}" * bool(said))
-        )
+        words = _printable(self._said.decode("utf-8", "replace").strip())[-_LONGEST_QUOTE:]
+        last_words = f"; it said: {words}" if words else ""
+        return UsageError(f"the process of {self._name} {how}{self._where()}{last_words}")
 
 
 def _printable(text: str) -> str:
-    """Text of a stranger in one line, without what a terminal would obey."""
+    """Return a stranger's text in one line, without what a terminal would obey."""
     line = " ".join(text.split())
     kept = "".join(c if c.isprintable() else "?" for c in line)
     if len(kept) > _LONGEST_QUOTE:
         kept = kept[:_LONGEST_QUOTE] + " ..."
     return kept
-
-
-def _threads() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
-def _descendants(pid: int) -> list[int]:
-    """The processes below one, where the system says which."""
-    found, waiting = [], [pid]
-    while waiting:
-        for path in _children_files(waiting.pop()):
-            with contextlib.suppress(OSError):
-                children = [int(each) for each in path.read_text().split()]
-                found += children
-                waiting += children
-    return found
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
-def _children_files(pid: int) -> Iterator[Path]:
-    with contextlib.suppress(OSError):
-        yield from Path(f"/proc/{pid}/task").glob("*/children")
-
-
-def _memory(pid: int) -> int:
-    """Bytes in use by a process, files that it only maps aside; 0 where nobody says."""
-    kinds: Mapping[str, int] = {}
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        kinds = {
-            line.split(":")[0]: int(line.split()[1]) * 1024
-            for line in lines
-            if line.startswith(("RssAnon", "RssShmem"))
-        }
-    return sum(kinds.values())
-
-
-def _make_scratch() -> Path:
-    """A folder for what trusted code writes; those that killed processes left are removed."""
-    parent = Path(tempfile.gettempdir())
-    for old in parent.glob(f"{_SCRATCH}*"):
-        pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]
-        if pid.isdigit() and not is_running(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=parent))

@@ -1,4 +1,4 @@
-"""What passes between an evaluation and the process of an encoder: numbers, bytes and plain text.
+"""The messages between an evaluation and an encoder's process: numbers, bytes and plain text.
 
 To the process: a task (length, JSON), then for each batch its number of rows and its pixels.
 From it: a head of a kind and two numbers, then so many bytes. Nothing is ever unpickled.
@@ -6,6 +6,7 @@ From it: a head of a kind and two numbers, then so many bytes. Nothing is ever u
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import struct
@@ -14,14 +15,21 @@ from typing import Any
 
 HEAD = struct.Struct("<BII")
 COUNT = struct.Struct("<I")
-READY, CODES, ERROR = 1, 2, 3
-#: How a process failed, as the first byte of an error's text.
+#: The first byte of an error's text, by how the process failed.
 FAILURES = {"known": "k", "memory": "m", "failed": "f"}
 MOST_TEXT = 65_536
 
 
+class Kind(enum.IntEnum):
+    """The kinds of messages from the process of an encoder."""
+
+    READY = 1
+    CODES = 2
+    ERROR = 3
+
+
 def read_exactly(descriptor: int, count: int) -> bytearray:
-    """So many bytes.
+    """Read so many bytes.
 
     Raises:
         EOFError: the other side has closed its end.
@@ -37,36 +45,36 @@ def read_exactly(descriptor: int, count: int) -> bytearray:
 
 
 def read_task(descriptor: int) -> str:
-    """The task, as JSON."""
+    """Read the task, as JSON."""
     return read_exactly(descriptor, read_rows(descriptor)).decode()
 
 
 def read_rows(descriptor: int) -> int:
-    """A number: the rows of the next batch, 0 at the end."""
+    """Read the number of rows of the next batch, 0 at the end."""
     return int(COUNT.unpack(read_exactly(descriptor, COUNT.size))[0])
 
 
 def task(content: Mapping[str, Any]) -> bytes:
-    """A task, as it is sent."""
+    """Return a task as it is sent."""
     text = json.dumps(content).encode()
     return COUNT.pack(len(text)) + text
 
 
 def write_ready(descriptor: int, about: Mapping[str, Any]) -> None:
-    """Says that the encoder is loaded, and what there is to say of it."""
+    """Say that the encoder is loaded, and what there is to say of it."""
     text = json.dumps(about).encode()
-    _write(descriptor, HEAD.pack(READY, len(text), 0) + text)
+    _write(descriptor, HEAD.pack(Kind.READY, len(text), 0) + text)
 
 
 def write_codes(descriptor: int, rows: int, columns: int, content: bytes) -> None:
-    """Sends codes, float32."""
-    _write(descriptor, HEAD.pack(CODES, rows, columns) + content)
+    """Send codes, float32."""
+    _write(descriptor, HEAD.pack(Kind.CODES, rows, columns) + content)
 
 
 def write_error(descriptor: int, failure: str, text: str) -> None:
-    """Says what went wrong."""
+    """Say what went wrong."""
     content = (FAILURES[failure] + text).encode("utf-8", "replace")[:MOST_TEXT]
-    _write(descriptor, HEAD.pack(ERROR, len(content), 0) + content)
+    _write(descriptor, HEAD.pack(Kind.ERROR, len(content), 0) + content)
 
 
 def _write(descriptor: int, content: bytes) -> None:

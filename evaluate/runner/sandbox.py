@@ -1,4 +1,4 @@
-"""Walls around the process that runs a stranger's encoder, as far as the system has them.
+"""`enter`: walls around the process of a stranger's encoder, as far as the system has them.
 
 Resource limits hold on any Unix. On Linux, namespaces take the network and the view of other
 processes away and end with all that was started in them, and Landlock closes the file system.
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-#: What interpreters, libraries and their threads read; a user's files are elsewhere.
+#: The folders that interpreters, libraries and their threads read; a user's are elsewhere.
 SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/opt", "/nix", "/etc", "/proc", "/sys", "/dev")
 
 _NEW_USER, _NEW_PROCESSES, _NEW_NETWORK, _NEW_IPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
@@ -34,12 +34,12 @@ _SIGNALLED = 128  # a shell's way to say that a process was ended by a signal
 
 
 @dataclasses.dataclass(frozen=True)
-class Limits:
-    """What a process may use.
+class Allowance:
+    """The memory and the files that a process may use.
 
     Attributes:
-        memory: bytes it may allocate.
-        file_size: bytes of the largest file that it may write.
+        memory: the bytes it may allocate.
+        file_size: the bytes of the largest file that it may write.
         readable: folders and files it may read beside the system's; None: all.
         writable: folders it may write in.
     """
@@ -52,10 +52,10 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Walls:
-    """What this system could do.
+    """The walls that this system could put up.
 
     Attributes:
-        network: whether the process has none.
+        network: whether the process has no network.
         processes: whether all that it starts ends with it.
         files: whether it can write only where it may, and read so too where that is limited.
     """
@@ -65,8 +65,8 @@ class Walls:
     files: bool
 
 
-def enter(limits: Limits) -> Walls:
-    """Puts the walls up; returns in a process that has them, the caller's child or itself.
+def enter(allowance: Allowance) -> Walls:
+    """Put the walls up; return in a process that has them, the caller's child or itself.
 
     Must be called while the process has one thread. The caller's own exit code becomes the
     child's, or 128 and the number of the signal that ended it.
@@ -84,13 +84,13 @@ def enter(limits: Limits) -> Walls:
     prctl(_NO_NEW_RIGHTS, 1, 0, 0, 0)
     _drop_capabilities()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    _limit(resource.RLIMIT_FSIZE, limits.file_size)
-    _limit(resource.RLIMIT_DATA, limits.memory)
-    return Walls(network, processes, _close_files(limits))
+    _limit(resource.RLIMIT_FSIZE, allowance.file_size)
+    _limit(resource.RLIMIT_DATA, allowance.memory)
+    return Walls(network, processes, _close_files(allowance))
 
 
 def _call(name: str) -> Callable[..., int]:
-    """A function of the C library; where there is none, one that fails."""
+    """Return a function of the C library; where there is none, one that fails."""
     try:
         function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
     except (OSError, AttributeError):
@@ -105,7 +105,7 @@ def _unshare(flags: int) -> bool:
 
 
 def _fork() -> bool:
-    """Goes on as a child; the parent only waits for it. Returns whether there is a child."""
+    """Go on as a child, for which the parent only waits; return whether there is a child."""
     try:
         child = os.fork()
     except OSError:
@@ -135,14 +135,14 @@ def _limit(kind: int, value: int) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-def _close_files(limits: Limits) -> bool:
-    """Closes the file system with Landlock (Linux 5.13)."""
+def _close_files(allowance: Allowance) -> bool:
+    """Close the file system with Landlock (Linux 5.13)."""
     syscall = _call("syscall")
     version = syscall(_CREATE_RULESET, 0, 0, 1) if sys.platform == "linux" else 0
     if version < 1:
         return False
     rights = _RIGHTS.get(version, 0xFFFF)
-    if limits.readable is None:
+    if allowance.readable is None:
         rights &= ~_READING
     # Also no TCP (version 4), no signals to and no abstract sockets of others (version 6).
     network, scope = (3 if version >= 4 else 0), (3 if version >= 6 else 0)
@@ -151,9 +151,9 @@ def _close_files(limits: Limits) -> bool:
     if ruleset < 0:
         return False
     try:
-        if limits.readable is not None:
-            _allow(ruleset, (*SYSTEM, *_interpreter(), *limits.readable), rights & _READING)
-        _allow(ruleset, limits.writable, rights)
+        if allowance.readable is not None:
+            _allow(ruleset, (*SYSTEM, *_interpreter(), *allowance.readable), rights & _READING)
+        _allow(ruleset, allowance.writable, rights)
         _allow(ruleset, (os.devnull,), rights & (_READING | _WRITE | _TRUNCATE))
         return syscall(_RESTRICT_SELF, ruleset, 0) == 0
     finally:
@@ -161,13 +161,13 @@ def _close_files(limits: Limits) -> bool:
 
 
 def _interpreter() -> tuple[str, ...]:
-    """Where Python, its packages and this one are."""
+    """Return the folders of Python, its packages and this one."""
     paths = {sys.prefix, sys.base_prefix, *sys.path, str(Path(__file__).parents[2])}
     return tuple(sorted(str(Path(path).resolve()) for path in paths if path))
 
 
 def _allow(ruleset: int, paths: Iterable[str], rights: int) -> None:
-    """Allows rights below some paths; what is not there needs none."""
+    """Allow rights below some paths; what is not there needs none."""
     for path in paths:
         with contextlib.suppress(OSError):
             place = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""The process that runs a stranger's encoder: `python -m threedident.evaluate.runner.worker`.
+"""`main`: the process of a stranger's encoder, `python -m threedident.evaluate.runner.worker`.
 
 It reads its task and then images from standard input, and writes codes to standard output, in
-messages whose sizes the other side knows or bounds; see `messages`. Walls go up before anything
+messages whose sizes the other side knows or bounds; see `protocol`. Walls go up before anything
 but the standard library is imported, and before anything of the submission is opened.
 """
 
@@ -18,28 +18,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threedident.errors import ThreeDIdentError, UsageError
-from threedident.evaluate.runner import protocol as messages
-from threedident.evaluate.runner import sandbox
+from threedident.evaluate.runner import protocol, sandbox
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     Array = npt.NDArray[Any]
     #: Images (B, 3, H, W) uint8, and their number, to codes (B, m).
-    Encoder = Callable[[Array | None, int], Array]
+    Encode = Callable[[Array | None, int], Array]
 
 _OUT_OF_MEMORY = ("bad_alloc", "allocat", "length_error", "out of memory")
-_MOST_SAID = 1000  # characters of what a file says of its training
+_LONGEST_CLAIM = 1000  # characters of a file's claim on its training
 
 
 def main() -> None:
-    """Serves one task."""
+    """Serve one task."""
     # What libraries print goes to standard error, not between the messages.
     results = os.dup(1)
     os.dup2(2, 1)
-    task = json.loads(messages.read_task(0))
+    task = json.loads(protocol.read_task(0))
     walls = sandbox.enter(
-        sandbox.Limits(
+        sandbox.Allowance(
             memory=task["memory"],
             file_size=task["file_size"],
             readable=None if task["readable"] is None else tuple(task["readable"]),
@@ -48,21 +47,21 @@ def main() -> None:
     )
     try:
         encoder, about = _load(task)
-        messages.write_ready(results, {**dataclasses.asdict(walls), **about})
+        protocol.write_ready(results, {**dataclasses.asdict(walls), **about})
         _serve(encoder, task, results)
     except BaseException as error:
-        messages.write_error(results, *_explain(error))
+        protocol.write_error(results, *_explain(error))
         os._exit(0)  # whatever the submission has left to run at exit
 
 
-def _serve(encoder: Encoder, task: Mapping[str, Any], results: int) -> None:
+def _serve(encoder: Encode, task: Mapping[str, Any], results: int) -> None:
     import numpy as np
 
     shape = task["shape"]
-    while rows := messages.read_rows(0):
+    while rows := protocol.read_rows(0):
         images = None
         if shape is not None:
-            content = messages.read_exactly(0, rows * int(np.prod(shape)))
+            content = protocol.read_exactly(0, rows * int(np.prod(shape)))
             images = np.frombuffer(content, np.uint8).reshape(rows, *shape)
         codes = np.asarray(encoder(images, rows))
         if codes.dtype.kind != "f":
@@ -74,11 +73,11 @@ def _serve(encoder: Encoder, task: Mapping[str, Any], results: int) -> None:
             )
         with np.errstate(over="ignore"):  # infinities are refused by whoever reads them
             rounded = codes.astype("<f4")
-        messages.write_codes(results, codes.shape[0], codes.shape[1], rounded.tobytes())
+        protocol.write_codes(results, codes.shape[0], codes.shape[1], rounded.tobytes())
 
 
 def _explain(error: BaseException) -> tuple[str, str]:
-    """What kind of failure it was, and what to say of it."""
+    """Return the kind of a failure, and the words for it."""
     if isinstance(error, ThreeDIdentError):
         return "known", str(error)
     text = " ".join(f"{type(error).__name__}: {error}".split())
@@ -88,8 +87,8 @@ def _explain(error: BaseException) -> tuple[str, str]:
     return "failed", text
 
 
-def _load(task: Mapping[str, Any]) -> tuple[Encoder, dict[str, Any]]:
-    """The submission as a function, and what there is to say of it."""
+def _load(task: Mapping[str, Any]) -> tuple[Encode, dict[str, Any]]:
+    """Return the submission as a function, and its account of itself."""
     warnings.simplefilter("ignore")
     match task["kind"]:
         case "embeddings":
@@ -103,7 +102,7 @@ def _load(task: Mapping[str, Any]) -> tuple[Encoder, dict[str, Any]]:
             return _factory(task["path"], task["checkpoint"], task["threads"]), {}
 
 
-def _embeddings(path: Path, count: int) -> Encoder:
+def _embeddings(path: Path, count: int) -> Encode:
     from threedident.evaluate.submissions.embeddings import read_embeddings
 
     codes = read_embeddings(path, count)
@@ -117,7 +116,7 @@ def _embeddings(path: Path, count: int) -> Encoder:
     return following
 
 
-def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encoder, dict[str, Any]]:
+def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str, Any]]:
     from threedident.errors import MissingExtraError
     from threedident.evaluate.submissions.onnx_check import TRAINED_ON, check_graph
 
@@ -139,14 +138,14 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encoder, dict[str
             f"{path.name} has {len(inputs)} inputs and {len(outputs)} outputs, expected one of each"
         )
     source, target = inputs[0], outputs[0]
-    what = f"{path.name} takes {source.type} {source.shape}"
+    takes = f"{path.name} takes {source.type} {source.shape}"
     expected = f"expected tensor(uint8) ['B', {', '.join(map(str, shape))}], B free"
     if source.type != "tensor(uint8)" or len(source.shape) != 4:
-        raise UsageError(f"{what}: {expected}. Preprocessing belongs into the graph")
+        raise UsageError(f"{takes}: {expected}. Preprocessing belongs into the graph")
     if isinstance(source.shape[0], int):
-        raise UsageError(f"{what}, so only that many images at once: {expected}")
+        raise UsageError(f"{takes}, so only that many images at once: {expected}")
     if any(isinstance(a, int) and a != b for a, b in zip(source.shape[1:], shape, strict=True)):
-        raise UsageError(f"{what}, but the test set's images are otherwise: {expected}")
+        raise UsageError(f"{takes}, but the test set's images are otherwise: {expected}")
     if target.type not in ("tensor(float)", "tensor(double)", "tensor(float16)"):
         raise UsageError(f"{path.name} returns {target.type}, expected tensor(float) ['B', codes]")
 
@@ -155,12 +154,12 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encoder, dict[str
 
     about: dict[str, Any] = {"external": list(external)}
     with contextlib.suppress(UnicodeDecodeError):
-        said = session.get_modelmeta().custom_metadata_map.get(TRAINED_ON, "")
-        about["trained_on"] = said[:_MOST_SAID]
+        claim = session.get_modelmeta().custom_metadata_map.get(TRAINED_ON, "")
+        about["trained_on"] = claim[:_LONGEST_CLAIM]
     return encode, about
 
 
-def _torch(path: Path, threads: int) -> Encoder:
+def _torch(path: Path, threads: int) -> Encode:
     torch = _import_torch(threads)
     if path.suffix == ".pt2":
         module = torch.export.load(path).module()
@@ -169,7 +168,7 @@ def _torch(path: Path, threads: int) -> Encoder:
     return _from_torch(module, torch)
 
 
-def _factory(name: str, checkpoint: str | None, threads: int) -> Encoder:
+def _factory(name: str, checkpoint: str | None, threads: int) -> Encode:
     import importlib
 
     torch = _import_torch(threads)
@@ -196,7 +195,7 @@ def _import_torch(threads: int) -> Any:
     return torch
 
 
-def _from_torch(function: Callable[[Any], Any], torch: Any) -> Encoder:
+def _from_torch(function: Callable[[Any], Any], torch: Any) -> Encode:
     def encode(images: Array | None, _: int) -> Array:
         assert images is not None
         with torch.inference_mode():

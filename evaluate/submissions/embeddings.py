@@ -1,4 +1,4 @@
-"""Recovered latents in a file: .npy, .npz or HDF5, one 2-D array, read without trusting it.
+"""`read_embeddings`: codes in a file, .npy, .npz or HDF5, read without trusting it.
 
 Types, shapes and sizes are what a file declares, so they are checked before anything is
 allocated, unpacked or followed.
@@ -18,8 +18,8 @@ import numpy.typing as npt
 from threedident.errors import UsageError
 from threedident.storage.shards import open_hdf5, safe_array
 
-#: Where a file holds named arrays.
-NAME = "z_hat"
+#: The name of the array, in a file of named arrays and as an ONNX file's output.
+ARRAY_NAME = "z_hat"
 MOST_CODES = 4096
 SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
 
@@ -28,11 +28,11 @@ _READ_AT_ONCE = 1 << 24  # bytes; also the most that a compressed chunk may hold
 
 
 def read_embeddings(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
-    """The codes of a file, (count, m), in the type they are stored in.
+    """Read the codes of a file, (count, m), in the type they are stored in.
 
     Args:
         path: the file.
-        count: the images of the test set.
+        count: the number of images in the test set.
 
     Raises:
         UsageError: it is no such file, holds something else or more, is damaged, refers to
@@ -46,30 +46,30 @@ def read_embeddings(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
     return _read_hdf5(path, count)
 
 
-def _check(found: Any, what: str, count: int) -> int:
-    """Checks the shape and type of an array that is not read yet; returns its bytes."""
-    shape, dtype = tuple(found.shape), np.dtype(found.dtype)
+def _check(array: Any, label: str, count: int) -> int:
+    """Check the shape and type of an array that is not read yet; return its bytes."""
+    shape, dtype = tuple(array.shape), np.dtype(array.dtype)
     if dtype.newbyteorder("=") not in _TYPES:
         raise UsageError(
-            f"{what}: expected an array of float16, float32 or float64, found {dtype!s:.80}"
+            f"{label}: expected an array of float16, float32 or float64, found {dtype!s:.80}"
         )
     if len(shape) != 2 or not 1 <= shape[1] <= MOST_CODES:
         raise UsageError(
-            f"{what}: expected an array of shape ({count}, codes), at most {MOST_CODES} codes, "
+            f"{label}: expected an array of shape ({count}, codes), at most {MOST_CODES} codes, "
             f"found {shape!s:.80}"
         )
     if shape[0] != count:
         raise UsageError(
-            f"{what} has {shape[0]} rows, the test set {count} images: expected a row for every "
+            f"{label} has {shape[0]} rows, the test set {count} images: expected a row for every "
             "image, in order"
         )
     return math.prod(shape) * dtype.itemsize
 
 
 class _Header:
-    """What the head of a .npy file declares."""
+    """The head of a .npy file, with the shape and type that it declares."""
 
-    def __init__(self, file: IO[bytes], what: str) -> None:
+    def __init__(self, file: IO[bytes], label: str) -> None:
         try:
             version = np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
             read = {
@@ -78,51 +78,51 @@ class _Header:
             }[version]
             self.shape, self.fortran, self.dtype = read(file)  # type: ignore[no-untyped-call]
         except Exception as error:  # numpy's parsers raise many kinds
-            said = "of an unknown version" if isinstance(error, KeyError) else f"({error})"
-            raise UsageError(f"{what}: not a .npy array {said:.200}") from error
+            reason = "of an unknown version" if isinstance(error, KeyError) else f"({error})"
+            raise UsageError(f"{label}: not a .npy array {reason:.200}") from error
 
 
-def _read_npy(file: IO[bytes], size: int, what: str, count: int) -> npt.NDArray[np.floating[Any]]:
-    """An array from a stream of a declared size, in pieces as far as it goes."""
-    header = _Header(file, what)
-    expected = _check(header, what, count)
+def _read_npy(file: IO[bytes], size: int, label: str, count: int) -> npt.NDArray[np.floating[Any]]:
+    """Read an array from a stream of a declared size, in pieces as far as it goes."""
+    header = _Header(file, label)
+    expected = _check(header, label, count)
     start = file.tell()
     if size != start + expected:
         raise UsageError(
-            f"{what}: its array of {header.shape[0]} x {header.shape[1]} numbers takes "
+            f"{label}: its array of {header.shape[0]} x {header.shape[1]} numbers takes "
             f"{start + expected} bytes with its head, found {size}. Write it with numpy.save"
         )
     content = bytearray()
     while len(content) < expected:
         piece = file.read(min(_READ_AT_ONCE, expected - len(content)))
         if not piece:
-            raise UsageError(f"{what} is cut short: {len(content)} of {expected} bytes are there")
+            raise UsageError(f"{label} is cut short: {len(content)} of {expected} bytes are there")
         content += piece
     flat = np.frombuffer(content, header.dtype)
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
 
 def _read_npz(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
-    what = f"{NAME} in {path.name}"
+    label = f"{ARRAY_NAME} in {path.name}"
     try:
         with zipfile.ZipFile(path) as archive:
             names = [entry.filename for entry in archive.infolist()]
-            if names != [f"{NAME}.npy"]:
+            if names != [f"{ARRAY_NAME}.npy"]:
                 raise UsageError(
-                    f"{path.name} must hold one array, {NAME!r}, found {_listed(names)}: write it "
-                    f"with numpy.savez({path.name!r}, {NAME}=...)"
+                    f"{path.name} must hold one array, {ARRAY_NAME!r}, found {_listed(names)}: "
+                    f"write it with numpy.savez({path.name!r}, {ARRAY_NAME}=...)"
                 )
             entry = archive.infolist()[0]
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise UsageError(f"{what} is compressed in a way that numpy does not use")
+                raise UsageError(f"{label} is compressed in a way that numpy does not use")
             most = count * MOST_CODES * max(t.itemsize for t in _TYPES) + (1 << 16)
             if entry.file_size > most:
                 raise UsageError(
-                    f"{what} declares {entry.file_size / 1e9:.3g} GB unpacked, at most "
+                    f"{label} declares {entry.file_size / 1e9:.3g} GB unpacked, at most "
                     f"{most / 1e9:.3g} GB can be codes of {count} images"
                 )
             with archive.open(entry) as file:
-                return _read_npy(file, entry.file_size, what, count)
+                return _read_npy(file, entry.file_size, label, count)
     except (OSError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
         if isinstance(error, UsageError):
             raise
@@ -132,19 +132,21 @@ def _read_npz(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
 
 
 def _read_hdf5(path: Path, count: int) -> npt.NDArray[np.floating[Any]]:
-    what = f"{NAME} in {path.name}"
+    label = f"{ARRAY_NAME} in {path.name}"
     with open_hdf5(path) as file:
         names = list(file)
-        if names != [NAME]:
-            raise UsageError(f"{path.name} must hold one array, {NAME!r}, found {_listed(names)}")
-        array = safe_array(file, NAME, path)
+        if names != [ARRAY_NAME]:
+            raise UsageError(
+                f"{path.name} must hold one array, {ARRAY_NAME!r}, found {_listed(names)}"
+            )
+        array = safe_array(file, ARRAY_NAME, path)
         if array.dtype.kind != "f" or array.shape is None:
-            found = h5py.check_dtype(vlen=array.dtype) or array.dtype
-            raise UsageError(f"{what}: expected an array of floats, found {found!s:.80}")
-        _check(array, what, count)
+            dtype = h5py.check_dtype(vlen=array.dtype) or array.dtype
+            raise UsageError(f"{label}: expected an array of floats, found {dtype!s:.80}")
+        _check(array, label, count)
         if array.chunks and math.prod(array.chunks) * array.dtype.itemsize > _READ_AT_ONCE:
             raise UsageError(
-                f"{what} is stored in chunks of {array.chunks}: at most {_READ_AT_ONCE} bytes a "
+                f"{label} is stored in chunks of {array.chunks}: at most {_READ_AT_ONCE} bytes a "
                 "chunk are read"
             )
         return np.asarray(array[()])

@@ -1,9 +1,10 @@
-"""A submission's manifest: a small TOML file in which its authors say what it is."""
+"""`SubmissionManifest`: the small TOML file in which authors say what their submission is."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,19 +12,27 @@ from typing import Any
 
 from threedident.errors import UsageError
 from threedident.evaluate.report.html import is_web_link
-from threedident.evaluate.report.labels import TRACKS, is_entry_id
 
-NAME = "SUBMISSION.toml"
+#: The name of the file beside a submission.
+MANIFEST_FILE = "SUBMISSION.toml"
+#: Tracks by what encoders were trained with, and their labels on pages.
+TRACKS: dict[str, str] = {
+    "supervised": "supervised",
+    "pairs-exact": "exact pairs",
+    "pairs-matched": "matched pairs",
+    "augmentations": "augmentations",
+    "other": "other",
+}
 OUTPUT_SPACES = ("box", "sphere", "unbounded", "other")
 CONDITIONALS = ("normal", "laplace", "gennorm", "uniform", "vmf", "other")
-#: How hyper-parameters were chosen. Choosing on the test split is allowed, and shown.
+#: Ways to choose hyper-parameters. Choosing on the test split is allowed, and shown.
 CHOSEN = ("published", "validation split", "test split", "training split", "not tuned", "other")
 _PAIRS = ("pairs-matched", "pairs-exact")
 _LARGEST_FILE = 65_536
 _MOST_SEEDS = 100
 _MOST_AUTHORS = 50
 _MOST_WIDTHS = 10
-#: What the template has where its reader is to write.
+#: The words of the template where its reader is to write.
 FILL_IN = "FILL IN"
 #: Values of an earlier template, which nobody means.
 _PLACEHOLDERS: dict[str, Any] = {
@@ -37,24 +46,25 @@ _UNMISTAKABLE = ("authors", "link")  # the others can be meant
 
 @dataclasses.dataclass(frozen=True)
 class SubmissionManifest:
-    """What the authors of a submission declare.
+    """The declaration of a submission's authors.
 
     Attributes:
-        name: of the submission, as a leaderboard shows it.
-        authors: their names.
-        method: what it is, in a line.
-        link: to a paper or code, http or https; None where there is none.
-        preprocessing: what is done to an image before the encoder.
+        name: the name of the submission, as a leaderboard shows it.
+        authors: names of the authors.
+        method: a line on the method.
+        link: an address of a paper or code, http or https; None where there is none.
+        preprocessing: the steps between an image and the encoder.
         output_space: box, sphere, unbounded or other.
-        track: what it was trained with; see `labels.TRACKS`.
-        conditional: of positive pairs, p(z~ | z); None on tracks without.
-        width: of the conditional in raw units, one number or one per factor; None likewise.
-        preset: of the images it was trained on.
-        images: how many different ones.
-        steps: of training.
-        hyperparameters: how they were chosen.
+        track: the kind of training; see `TRACKS`.
+        conditional: the conditional of positive pairs, p(z~ | z); None on tracks without.
+        width: the width of the conditional in raw units, one number or one per factor; None
+            likewise.
+        preset: the preset of the images it was trained on.
+        images: the number of different ones.
+        steps: the number of training steps.
+        hyperparameters: the way in which they were chosen.
         entry: the id of its row in a leaderboard; runs with one id form one row.
-        seed: of this training run.
+        seed: the seed of this training run.
         data_seeds: seeds of the rendered images it was trained on.
         submission: the file's name without its folder, `package.module:factory` or
             `reference:NAME`, of the submission it belongs to; None where it does not say.
@@ -79,13 +89,27 @@ class SubmissionManifest:
     submission: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return plain data for JSON."""
         fields = dataclasses.asdict(self)
         return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> SubmissionManifest:
+        """Make the manifest of plain data that were checked; see `parse_manifest` for others."""
+        values: dict[str, Any] = {f.name: data.get(f.name) for f in dataclasses.fields(cls)}
+        for name, value in values.items():
+            if isinstance(value, list):
+                values[name] = tuple(value)
+        return cls(**values)
+
+
+def is_entry_id(text: str) -> bool:
+    """Whether a text can name an entry, and its folder."""
+    return bool(re.fullmatch("[a-z0-9][a-z0-9-]{0,63}", text))
+
 
 def read_manifest(path: Path) -> SubmissionManifest:
-    """The manifest in a file.
+    """Read the manifest in a file.
 
     Raises:
         UsageError: it cannot be read or does not fit; the message names the field.
@@ -105,11 +129,11 @@ def read_manifest(path: Path) -> SubmissionManifest:
 
 
 def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
-    """The manifest that plain data describe.
+    """Check the fields of a manifest.
 
     Args:
-        data: its fields.
-        source: what an error calls it.
+        data: the fields, as plain data.
+        source: the name of the manifest in an error.
 
     Raises:
         UsageError: a field is missing, unknown, still as in the template, or does not fit.
@@ -129,20 +153,21 @@ def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
 
 
 class _Invalid(Exception):
-    """What does not fit, without the name of the file."""
+    """A field that does not fit, without the name of the file."""
 
 
-def refuse_placeholders(manifest: Mapping[str, Any], source: str) -> None:
-    """Refuses a manifest that still names the example authors or link of an earlier template.
+def refuse_placeholders(manifest: SubmissionManifest, source: str) -> None:
+    """Refuse a manifest that still names the example authors or link of an earlier template.
 
     Args:
-        manifest: its fields, which fit.
-        source: what an error calls it.
+        manifest: the manifest, whose fields fit.
+        source: the name of the manifest in an error.
 
     Raises:
         UsageError: it does; the message names every field that is as in the template.
     """
-    left = [key for key, value in _PLACEHOLDERS.items() if manifest.get(key) == value]
+    fields = manifest.as_dict()
+    left = [key for key, value in _PLACEHOLDERS.items() if fields[key] == value]
     if any(key in _UNMISTAKABLE for key in left):
         raise UsageError(
             f"{source}: {', '.join(left)} {_verb(left)} as in the template. Write what is true of "
@@ -204,7 +229,7 @@ def _needed(data: Mapping[str, Any], key: str) -> Any:
 
 
 def _plain(value: Any, key: str, most: int) -> str:
-    """One line of text that shows all it holds."""
+    """Return one line of text that shows all it holds."""
     if not isinstance(value, str) or not 1 <= len(value) <= most or value != value.strip():
         raise _Invalid(f"{key} must be text of 1 to {most} characters, found {value!r:.80}")
     if not value.isprintable():
@@ -260,13 +285,13 @@ def _positive(value: Any) -> float:
 
 
 def template() -> str:
-    """A manifest to fill in."""
+    """Return a manifest to fill in."""
 
     def some(values: Sequence[str]) -> str:
         return ", ".join(values)
 
     return f"""\
-# Beside the submission as {NAME}, or given with --manifest. Write over every "{FILL_IN}".
+# Beside the submission as {MANIFEST_FILE}, or given with --manifest. Write over every "{FILL_IN}".
 submission = "{FILL_IN}"  # the file it belongs to, such as "encoder.onnx"; may be left out
 name = "{FILL_IN}"
 authors = ["{FILL_IN}"]

@@ -1,4 +1,4 @@
-"""ONNX graphs, checked before a session is made of them: plain operators, weights in bounds."""
+"""`check_graph`: an ONNX file checked before it is run: plain operators, weights in bounds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from threedident.errors import MissingExtraError, UsageError
 MOST_BYTES = 1 << 31
 MOST_WEIGHTS = 1 << 32
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
-#: Metadata of an encoder of this toolkit: what it was trained on.
+#: The key of the metadata in which this toolkit records the images of the training.
 TRAINED_ON = "3dident.trained_on"
 _DEEPEST = 32
 
 
 def import_onnx() -> Any:
-    """The `onnx` package.
+    """Import the `onnx` package.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -33,10 +33,10 @@ def import_onnx() -> Any:
 
 
 def check_graph(path: Path) -> tuple[str, ...]:
-    """Checks an ONNX file without loading its weights or running anything.
+    """Check an ONNX file without loading its weights or running anything.
 
     Args:
-        path: the file; of weights beside it, only names and sizes are looked at.
+        path: the file. Of weights beside it, only names and sizes are looked at.
 
     Returns:
         The names of the files beside it that hold weights, sorted.
@@ -83,29 +83,31 @@ def check_graph(path: Path) -> tuple[str, ...]:
 
 
 def check_external(path: Path, names: Iterable[str]) -> None:
-    """Checks that files of weights are plain files in the folder of an ONNX file.
+    """Check that files of weights are plain files in the folder of an ONNX file.
 
     Raises:
         UsageError: one is missing, or outside of it, by its name or through a link.
     """
     folder = path.resolve().parent
     for name in names:
-        what = f"{path.name} keeps weights in {name!r:.200}"
+        claim = f"{path.name} keeps weights in {name!r:.200}"
         inner = PurePosixPath(name)
         if not name or inner.is_absolute() or ".." in inner.parts or {"\\", "\0"} & set(name):
             raise UsageError(
-                f"{what}, outside of its folder, which is not read: put them beside it, or export "
+                f"{claim}, outside of its folder, which is not read: put them beside it, or export "
                 "it with its weights inside"
             )
         place = path.parent / inner
         if place.is_symlink() or place.resolve() != folder / inner:
-            raise UsageError(f"{what}, which is a link; links are not followed. Put the file there")
+            raise UsageError(
+                f"{claim}, which is a link; links are not followed. Put the file there"
+            )
         if not place.is_file():
-            raise UsageError(f"{what}, but there is no such file beside it")
+            raise UsageError(f"{claim}, but there is no such file beside it")
 
 
 def _bodies(model: Any) -> Iterator[Any]:
-    """The graphs and functions of a model, and the graphs nested in them."""
+    """Yield the graphs and functions of a model, and the graphs nested in them."""
     training = ((t.initialization, t.algorithm) for t in model.training_info)
     first = (model.graph, *model.functions, *itertools.chain.from_iterable(training))
     waiting = [(body, 0) for body in first]
@@ -125,7 +127,7 @@ def _attributes(body: Any) -> Iterator[Any]:
 
 
 def _tensors(body: Any) -> Iterator[Any]:
-    """The tensors that a body itself holds: initialisers, and values of attributes."""
+    """Yield the tensors that a body itself holds: initialisers, and values of attributes."""
     yield from getattr(body, "initializer", ())  # a function has none
     sparse = list(getattr(body, "sparse_initializer", ()))
     for attribute in _attributes(body):

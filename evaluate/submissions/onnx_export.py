@@ -1,4 +1,4 @@
-"""Our own encoders as ONNX submissions: one file, images as they are in, codes out."""
+"""`export`: an encoder of this toolkit as an ONNX submission, one file from images to codes."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ import torch
 from threedident.encoders import ImageEncoder, VectorEncoder, read_encoder
 from threedident.errors import MissingExtraError, UsageError
 from threedident.evaluate.seen import training_record, write_claim
-from threedident.evaluate.submissions.embeddings import NAME
+from threedident.evaluate.submissions.embeddings import ARRAY_NAME
 from threedident.evaluate.submissions.onnx_check import TRAINED_ON, check_graph, import_onnx
 from threedident.storage.atomic_files import explaining_write_errors, replacing
 
-#: Of the standard operators; any onnxruntime since 1.14 runs them.
+#: The version of the standard operators; any onnxruntime since 1.14 runs them.
 OPSET = 18
-#: By how much codes may differ from torch's.
+#: The largest difference of codes from torch's that is accepted.
 TOLERANCE = 1e-3
 _BATCHES = (1, 3, 8)
 
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """What was written.
+    """An ONNX file that was written.
 
     Attributes:
         path: the file.
-        size: its bytes.
-        opset: version of the operators.
-        codes: m.
-        difference: the largest from torch's codes, on random images.
+        size: the number of its bytes.
+        opset: the version of the operators.
+        codes: the number of codes, m.
+        difference: the largest difference from torch's codes, on random images.
     """
 
     path: Path
@@ -48,12 +48,12 @@ class Exported:
 
 
 def export(checkpoint: Path, out: Path, *, resolution: int = 224) -> Exported:
-    """Writes a checkpoint's encoder as an ONNX file with its weights inside.
+    """Write a checkpoint's encoder as an ONNX file with its weights inside.
 
     Args:
-        checkpoint: written by `save_encoder`.
-        out: the file, which ends in .onnx.
-        resolution: pixels along each side of the images it takes.
+        checkpoint: a file that `save_encoder` has written.
+        out: the file to write, which ends in .onnx.
+        resolution: the number of pixels along each side of the images it takes.
 
     Raises:
         DatasetError: the checkpoint cannot be read, or the file not written.
@@ -78,10 +78,19 @@ def export_encoder(
     resolution: int = 224,
     trained_on: Mapping[str, Any] | None = None,
 ) -> Exported:
-    """Like `export`, of an encoder at hand; it is left in evaluation mode.
+    """Write an encoder as `export` does; it is left in evaluation mode.
 
-    `trained_on` is what is recorded of the images that it was trained on; see
-    `seen.training_record`. The file then says so, and is scored on them with a warning.
+    Args:
+        encoder: the encoder.
+        out: the file to write.
+        resolution: the number of pixels along each side of the images it takes.
+        trained_on: the record of the images that it was trained on; see `seen.training_record`.
+            The file then says so, and is scored on them with a warning.
+
+    Raises:
+        DatasetError: the file cannot be written.
+        UsageError: the file gives other codes than torch does.
+        MissingExtraError: onnx, onnxruntime or onnxscript is not installed.
     """
     runtime = _import_runtime()
     model = _translate(encoder.eval(), resolution, write_claim(trained_on) if trained_on else None)
@@ -122,7 +131,7 @@ def _translate(encoder: ImageEncoder, resolution: int, claim: str | None) -> byt
             external_data=False,
             opset_version=OPSET,
             input_names=["images"],
-            output_names=[NAME],
+            output_names=[ARRAY_NAME],
             dynamic_shapes=({0: torch.export.Dim("B")},),
             verbose=False,
         )
@@ -136,7 +145,7 @@ def _translate(encoder: ImageEncoder, resolution: int, claim: str | None) -> byt
 
 
 def _forget(model: Any) -> None:
-    """Drops what the exporter notes of this machine: paths and lines of source code."""
+    """Drop the exporter's notes on this machine: paths and lines of source code."""
     graphs = [model.graph, *model.functions]
     for graph in graphs:
         for thing in (graph, *graph.node, *graph.value_info):
@@ -150,7 +159,7 @@ def _forget(model: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences the exporter, which prints its steps."""
+    """Silence the exporter, which prints its steps."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -166,7 +175,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _compare(encoder: ImageEncoder, path: Path, resolution: int, runtime: Any) -> tuple[int, float]:
-    """How many codes, and the largest difference from torch's, for several batch sizes."""
+    """Return the number of codes, and their largest difference from torch's."""
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     random = np.random.default_rng(0)
     difference, codes = 0.0, 0
@@ -174,13 +183,13 @@ def _compare(encoder: ImageEncoder, path: Path, resolution: int, runtime: Any) -
         images = random.integers(0, 256, (batch, 3, resolution, resolution), np.uint8)
         with torch.inference_mode():
             expected = encoder(torch.from_numpy(images)).numpy()
-        found = session.run(None, {session.get_inputs()[0].name: images})[0]
-        if found.shape != expected.shape:
-            raise UsageError(f"the exported encoder gives {found.shape}, torch {expected.shape}")
+        given = session.run(None, {session.get_inputs()[0].name: images})[0]
+        if given.shape != expected.shape:
+            raise UsageError(f"the exported encoder gives {given.shape}, torch {expected.shape}")
         # Not max(), which would lose a NaN.
-        difference = float(np.fmax(difference, np.abs(found - expected).max()))
-        if not np.isfinite(found).all():
+        difference = float(np.fmax(difference, np.abs(given - expected).max()))
+        if not np.isfinite(given).all():
             difference = float("nan")
             break
-        codes = found.shape[1]
+        codes = given.shape[1]
     return codes, difference

@@ -1,4 +1,4 @@
-"""What someone hands in: which kind it is, whether it may be run, and its hash."""
+"""`Submission`: a file or name handed in; its kind, whether it may be run, and its hash."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from threedident import system
 from threedident.errors import UsageError
 from threedident.evaluate.submissions.embeddings import SUFFIXES
 from threedident.evaluate.submissions.onnx_check import check_external
 
-#: What is said of a kind that runs its author's code.
+#: Kinds that run their author's code.
 TRUSTED = ("python", "torch")
 REFERENCE = "reference:"
 REFERENCES = ("identity", "random", "pca", "supervised", "encoder")
@@ -29,14 +30,14 @@ _CHUNK = 1 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """An encoder, or what one has recovered.
+    """An encoder, or the codes that one has recovered.
 
     Attributes:
         kind: embeddings, onnx, python, torch or reference.
-        name: of the file without its folder, or the reference.
+        name: the file's name without its folder, or the reference.
         path: the file; None where there is none.
-        checkpoint: for a Python factory or a reference.
-        options: of a reference, as text.
+        checkpoint: the file that a Python factory or a reference gets.
+        options: the options of a reference, as text.
     """
 
     kind: str
@@ -49,35 +50,35 @@ class Submission:
 def identify(
     reference: str | Path, *, trust: bool = False, checkpoint: Path | None = None
 ) -> Submission:
-    """What a path or name on the command line means. Nothing is loaded.
+    """Tell what a path or name on the command line means. Nothing is loaded.
 
     Args:
         reference: a file, `package.module:factory`, or `reference:NAME`.
         trust: whether code of its author may be run.
-        checkpoint: handed to a Python factory.
+        checkpoint: the file that a Python factory gets.
 
     Raises:
         UsageError: it is nothing that can be scored, or it would run code and is not trusted.
     """
     text = str(reference)
-    found = _identify(text, checkpoint)
-    if checkpoint is not None and found.kind != "python":
+    submission = _identify(text, checkpoint)
+    if checkpoint is not None and submission.kind != "python":
         raise UsageError(
             f"--checkpoint is for a Python factory (package.module:factory); {text} is another "
             "kind of submission"
         )
-    for path in (found.path, found.checkpoint):
+    for path in (submission.path, submission.checkpoint):
         if path is not None and not path.is_file():
             raise UsageError(f"there is no file {path}")
-    if found.kind == "torch" and found.path is not None:
-        _refuse_checkpoint(found.path)
-    if found.kind in TRUSTED and not trust:
+    if submission.kind == "torch" and submission.path is not None:
+        _refuse_checkpoint(submission.path)
+    if submission.kind in TRUSTED and not trust:
         raise UsageError(
-            f"{found.name} can run any code of its author when it is loaded, with your rights: "
-            "its process has limits of time and memory, which are no wall against ill will. Add "
-            "--trust if you know who made it; ONNX and embeddings need no trust"
+            f"{submission.name} can run any code of its author when it is loaded, with your "
+            "rights: its process has limits of time and memory, which are no wall against ill "
+            "will. Add --trust if you know who made it; ONNX and embeddings need no trust"
         )
-    return found
+    return submission
 
 
 def _identify(text: str, checkpoint: Path | None) -> Submission:
@@ -128,7 +129,7 @@ def _refuse_checkpoint(path: Path) -> None:
 
 
 def _is_scripted(path: Path) -> bool:
-    """Tells torch.jit.save from torch.save by the names inside, before anything is unpickled."""
+    """Tell torch.jit.save from torch.save by the names inside, before anything is unpickled."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -138,11 +139,12 @@ def _is_scripted(path: Path) -> bool:
 
 
 def digest(submission: Submission, external: Iterable[str] = ()) -> str | None:
-    """SHA-256 of a submission: of its file, or of several files' names and digests.
+    """Compute SHA-256 of a submission: of its file, or of several files' names and digests.
 
     Args:
-        submission: of a Python factory, its module's file and its checkpoint count.
-        external: files beside it that belong to it.
+        submission: the submission. Of a Python factory, its module's file and its checkpoint
+            count.
+        external: names of files beside it that belong to it.
 
     Raises:
         UsageError: a file is missing, outside of its folder or behind a link.
@@ -166,20 +168,19 @@ def digest(submission: Submission, external: Iterable[str] = ()) -> str | None:
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file.
+    """Compute SHA-256 of a file.
 
     Raises:
         UsageError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return system.file_digest(path)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def find_module(name: str) -> Path:
-    """The source file of a module, found without running it or the packages around it.
+    """Find the source file of a module, without running it or the packages around it.
 
     Raises:
         UsageError: there is none.

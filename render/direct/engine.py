@@ -48,27 +48,29 @@ _TAPS = 16  # grid pixels that an image pixel is interpolated from
 
 
 def warp_version() -> str:
-    """Warp's version."""
+    """The version of Warp."""
     return str(wp.__version__)
 
 
 def available_devices() -> dict[str, int]:
-    """The kinds of device this engine can use here, and how many: {"cpu": 1, "cuda": ...}."""
+    """Count the devices that this engine can use here, by kind: {"cpu": 1, "cuda": ...}."""
     cuda = wp.get_cuda_device_count()
     return {"cpu": 1, "cuda": cuda} if cuda else {"cpu": 1}
 
 
 def _device_name(device: str, index: int) -> str:
-    """What Warp calls a device; "auto" is the GPU where there is one."""
-    found = available_devices()
-    kind = ("cuda" if "cuda" in found else "cpu") if device == "auto" else device
-    if kind not in found:
-        raise UsageError(f"no {device} device for the direct engine; here are: {', '.join(found)}")
-    return "cpu" if kind == "cpu" else f"cuda:{index % found['cuda']}"
+    """Find Warp's name for a device; "auto" is the GPU where there is one."""
+    available = available_devices()
+    kind = ("cuda" if "cuda" in available else "cpu") if device == "auto" else device
+    if kind not in available:
+        raise UsageError(
+            f"no {device} device for the direct engine; here are: {', '.join(available)}"
+        )
+    return "cpu" if kind == "cpu" else f"cuda:{index % available['cuda']}"
 
 
 def filter_table() -> npt.NDArray[np.float32]:
-    """Quantiles, in pixels, of the Blackman-Harris window over +-1.5 pixels."""
+    """Tabulate quantiles, in pixels, of the Blackman-Harris window over +-1.5 pixels."""
     x = np.linspace(-1.5, 1.5, 20_001)
     phase = 2 * np.pi * (x + 1.5) / 3.0
     density = (
@@ -84,7 +86,7 @@ def filter_table() -> npt.NDArray[np.float32]:
 
 
 def _taps(matrix: Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-    """The largest entries of every row of a banded matrix: where they start, and what they are."""
+    """Find the largest entries in every row of a banded matrix: first columns, and values."""
     count = min(_TAPS, matrix.shape[1])
     centre = np.abs(matrix).argmax(1)
     first = np.clip(centre - count // 2, 0, matrix.shape[1] - count).astype(np.int32)
@@ -94,7 +96,7 @@ def _taps(matrix: Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]
 
 
 class DirectEngine:
-    """Integrates scenes of one preset, many at a time."""
+    """An engine that integrates scenes of one preset, many at a time."""
 
     def __init__(
         self,
@@ -106,15 +108,15 @@ class DirectEngine:
         device_index: int = 0,
         seed: int = 0,
     ) -> None:
-        """Builds the mesh's search tree on the device.
+        """Build the mesh's search tree on the device.
 
         Args:
             preset: the generator; materials rubber and metal.
-            quality: where the samples go.
-            resolution: pixels along each side.
-            device: auto, cpu or cuda.
-            device_index: which GPU.
-            seed: of the sample points.
+            quality: the settings that say where the samples go.
+            resolution: the pixels along each side.
+            device: the kind of device: auto, cpu or cuda.
+            device_index: the number of the GPU.
+            seed: the seed of the sample points.
 
         Raises:
             UsageError: a material, device or quality that this engine does not have.
@@ -159,14 +161,14 @@ class DirectEngine:
             self._weights = wp.array(weights, dtype=float)
 
     def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """Images (B, H, W, 3), uint8 sRGB, of latents (B, 10), scene values."""
+        """Render latents (B, 10), scene values, into images (B, H, W, 3), uint8 sRGB."""
         return self.encode(self.render_linear(latents)).numpy()
 
     def render_linear(self, latents: Array) -> Any:
-        """Images in linear light, neither clamped nor rounded.
+        """Render images in linear light, neither clamped nor rounded.
 
         Args:
-            latents: (B, 10), scene values.
+            latents: the scene values, (B, 10).
 
         Returns:
             A `wp.array` (B, H, W) of vec3 on the engine's device.
@@ -224,7 +226,7 @@ class DirectEngine:
         return image
 
     def encode(self, linear: Any) -> Any:
-        """8-bit sRGB, a `wp.array` (B, H, W, 3) of uint8, of what `render_linear` gives."""
+        """Encode what `render_linear` returns as 8-bit sRGB, a `wp.array` (B, H, W, 3) of uint8."""
         out = wp.empty((*linear.shape, 3), dtype=wp.uint8, device=self.device)
         wp.launch(
             kernels.encode_kernel, linear.shape, inputs=[linear], outputs=[out], device=self.device
@@ -237,7 +239,7 @@ class DirectEngine:
         return self._builder.mesh
 
     def shrink(self) -> None:
-        """Halves the batch after the device has run out of memory; says so once."""
+        """Halve the batch after the device has run out of memory, with a warning."""
         self.batch //= 2
         warnings.warn(
             f"too little memory on {self.device}: going on with {self.batch} images at a time",
@@ -246,7 +248,7 @@ class DirectEngine:
         )
 
     def close(self) -> None:
-        """Frees what the engine holds: nothing outlives its arrays."""
+        """Free what the engine holds: nothing outlives its arrays."""
 
     def _view(self, grid: Grid) -> kernels.View:
         view = kernels.View()
@@ -290,19 +292,19 @@ def render(
     seed: int = 0,
     dtype: str = "uint8",
 ) -> Any:
-    """Renders raw latents in this process.
+    """Render raw latents in this process.
 
     The sample points depend on `seed` and the pixel alone: images of nearby latents share
     their noise, and their difference has little.
 
     Args:
-        raw_latents: (N, 10), in [-1, 1]; factors that the preset holds fixed at their values, as
-            `Preset.hold_fixed` puts them.
+        raw_latents: the raw latents, (N, 10) in [-1, 1]; factors that the preset holds fixed at
+            their values, as `Preset.hold_fixed` puts them.
         preset: the generator, or its name; materials rubber and metal.
-        resolution: pixels along each side.
-        quality: draft, standard or reference.
-        device: auto, cpu or cuda.
-        seed: of the sample points.
+        resolution: the pixels along each side.
+        quality: the quality level: draft, standard or reference.
+        device: the kind of device: auto, cpu or cuda.
+        seed: the seed of the sample points.
         dtype: "uint8" for sRGB, "float32" for linear light, neither clamped nor rounded.
 
     Returns:
@@ -321,8 +323,9 @@ def render(
     engine = DirectEngine(
         preset, get_quality(quality, "direct"), resolution=resolution, device=device, seed=seed
     )
-    for text in () if preset.shape in SHAPES else engine.mesh.warnings():
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    if preset.shape not in SHAPES:
+        for text in engine.mesh.warnings():
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
     shape = (len(latents), resolution, resolution, 3)
     kind = wp.uint8 if dtype == "uint8" else wp.float32
     try:
@@ -359,20 +362,21 @@ def jacobian(
     device: str = "auto",
     seed: int = 0,
 ) -> npt.NDArray[np.float32]:
-    """The Jacobian of the generator, raw latents to linear light, by central differences.
+    """Compute the Jacobian of the generator, raw latents to linear light, by central differences.
 
     Its smallest singular value says how close the generator is to losing a direction of the
     latents: `np.linalg.svd(jacobian(...), compute_uv=False)`.
 
     Args:
-        raw_latents: (N, 10), in [-1, 1]; factors that the preset holds fixed at their values.
+        raw_latents: the raw latents, (N, 10) in [-1, 1]; factors that the preset holds fixed at
+            their values.
         preset: the generator, or its name.
-        step: half the distance between the two images of a difference; at the ends of the
+        step: the half of the distance between the two images of a difference; at the ends of the
             range, where one of them would lie outside, it is cut short.
-        resolution: pixels along each side.
-        quality: draft, standard or reference.
-        device: auto, cpu or cuda.
-        seed: of the sample points, which both images of a difference share.
+        resolution: the pixels along each side.
+        quality: the quality level: draft, standard or reference.
+        device: the kind of device: auto, cpu or cuda.
+        seed: the seed of the sample points, which both images of a difference share.
 
     Returns:
         (N, H * W * 3, 10) float32; columns of factors held fixed are 0.

@@ -285,5 +285,5 @@ def smoothstep(x: float) -> float:
 
 @wp.func
 def spot_falloff(cosine: float, cos_cone: float, blend: float) -> float:
-    """What of a spotlight's intensity leaves at an angle from its axis."""
+    """The share of a spotlight's intensity that leaves at an angle from its axis."""
     return smoothstep((cosine - cos_cone) / (blend * (1.0 - cos_cone)))

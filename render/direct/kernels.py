@@ -4,7 +4,7 @@
 
 import warp as wp
 
-from threedident.render.direct import integrand as terms
+from threedident.render.direct import integrand
 
 RUBBER = wp.constant(0)
 METAL = wp.constant(1)
@@ -97,7 +97,7 @@ def blocked(body: Body, shot: Shot, p: wp.vec3, towards: wp.vec3, reach: float) 
 @wp.func
 def sun_light(lamps: Lamps, u: wp.vec2) -> wp.vec3:
     """The direction to a point of the sun's disk, not normalised (its distance is > 1)."""
-    d = terms.disk_point(u)
+    d = integrand.disk_point(u)
     return wp.vec3(lamps.sun_radius * d[0], lamps.sun_radius * d[1], 1.0)
 
 
@@ -111,9 +111,9 @@ def area_light(lamps: Lamps, p: wp.vec3, u: wp.vec2) -> wp.vec3:
 
 @wp.func
 def area_strength(lamps: Lamps, way: wp.vec3) -> float:
-    """Its irradiance, on a surface that faces it, at the end of a way to it."""
+    """The light's irradiance, on a surface that faces it, at the end of a way to it."""
     squared = wp.dot(way, way)
-    return lamps.area / terms.PI * wp.max(way[2], 0.0) / (squared * wp.sqrt(squared))
+    return lamps.area / integrand.PI * wp.max(way[2], 0.0) / (squared * wp.sqrt(squared))
 
 
 @wp.func
@@ -125,18 +125,18 @@ def spot_light(lamps: Lamps, shot: Shot, p: wp.vec3, u: wp.vec2) -> wp.vec3:
         side = wp.vec3(1.0, 0.0, 0.0)
     first = wp.normalize(wp.cross(axis, side))
     second = wp.cross(axis, first)
-    d = lamps.spot_radius * terms.disk_point(u)
+    d = lamps.spot_radius * integrand.disk_point(u)
     return shot.spot + d[0] * first + d[1] * second - p
 
 
 @wp.func
 def spot_strength(lamps: Lamps, shot: Shot, way: wp.vec3) -> float:
-    """Its irradiance, on a surface that faces it, at the end of a way to it."""
+    """The light's irradiance, on a surface that faces it, at the end of a way to it."""
     squared = wp.dot(way, way)
     aim = wp.normalize(shot.location - shot.spot)
     cosine = -wp.dot(way, aim) / wp.sqrt(squared)
-    falloff = terms.spot_falloff(cosine, lamps.spot_cos, lamps.spot_blend)
-    return lamps.spot / (4.0 * terms.PI) / squared * falloff
+    falloff = integrand.spot_falloff(cosine, lamps.spot_cos, lamps.spot_blend)
+    return lamps.spot / (4.0 * integrand.PI) / squared * falloff
 
 
 @wp.struct
@@ -162,7 +162,7 @@ def in_frame(point: Point, w: wp.vec3) -> wp.vec3:
 
 @wp.func
 def out_of_frame(point: Point, w: wp.vec3) -> wp.vec3:
-    """The way back."""
+    """A direction in the scene, from the frame of tangent, bitangent and normal."""
     across = wp.normalize(wp.cross(point.n, point.tangent))
     along = wp.cross(across, point.n)
     return w[0] * along + w[1] * across + w[2] * point.n
@@ -176,21 +176,21 @@ _WIDE = wp.constant(0.447 * 0.447)
 
 @wp.func
 def scatter(point: Point, l: wp.vec3) -> wp.vec3:
-    """What the surface sends to the camera of light from l: its BRDF times the cosine."""
+    """The share of light from l that the surface sends to the camera: BRDF times the cosine."""
     if wp.dot(point.face, l) <= 0.0:
         return wp.vec3(0.0)
     if point.material == RUBBER:
-        return terms.rubber(point.n, point.v, l, point.color)
+        return integrand.rubber(point.n, point.v, l, point.color)
     v = in_frame(point, point.v)
     w = in_frame(point, l)
     return (
-        0.4 * terms.ggx(v, w, _WIDE, _WIDE) + 0.6 * terms.ggx(v, w, _NARROW_X, _NARROW_Y)
+        0.4 * integrand.ggx(v, w, _WIDE, _WIDE) + 0.6 * integrand.ggx(v, w, _NARROW_X, _NARROW_Y)
     ) * point.color
 
 
 @wp.func
 def shadow_start(point: Point) -> wp.vec3:
-    """Where shadow rays begin."""
+    """The point at which shadow rays begin."""
     return point.p + _OFFSET * point.face
 
 
@@ -199,26 +199,28 @@ def share(point: Point, l: wp.vec3, light_pdf: float) -> float:
     """The weight of a light's sample beside one of the metal's narrow lobe (balance heuristic)."""
     if point.material == RUBBER:
         return 1.0
-    lobe = terms.ggx_visible_pdf(in_frame(point, point.v), in_frame(point, l), _NARROW_X, _NARROW_Y)
+    lobe = integrand.ggx_visible_pdf(
+        in_frame(point, point.v), in_frame(point, l), _NARROW_X, _NARROW_Y
+    )
     return light_pdf / (light_pdf + lobe)
 
 
 @wp.func
 def sun_pdf(lamps: Lamps, l: wp.vec3) -> float:
     """The density, per solid angle, with which the sun's disk is sampled at l; 0 beside it."""
-    if l[2] <= terms.TINY:
+    if l[2] <= integrand.TINY:
         return 0.0
     x = l[0] / l[2]
     y = l[1] / l[2]
     if x * x + y * y > lamps.sun_radius * lamps.sun_radius:
         return 0.0
-    return 1.0 / (terms.PI * lamps.sun_radius * lamps.sun_radius * l[2] * l[2] * l[2])
+    return 1.0 / (integrand.PI * lamps.sun_radius * lamps.sun_radius * l[2] * l[2] * l[2])
 
 
 @wp.func
 def area_pdf(lamps: Lamps, p: wp.vec3, l: wp.vec3) -> float:
-    """The same for the area light."""
-    if l[2] <= terms.TINY or p[2] >= lamps.area_height:
+    """The density, per solid angle, with which the area light is sampled at l; 0 beside it."""
+    if l[2] <= integrand.TINY or p[2] >= lamps.area_height:
         return 0.0
     t = (lamps.area_height - p[2]) / l[2]
     half = 0.5 * lamps.area_side
@@ -229,17 +231,17 @@ def area_pdf(lamps: Lamps, p: wp.vec3, l: wp.vec3) -> float:
 
 @wp.func
 def spot_pdf(lamps: Lamps, shot: Shot, p: wp.vec3, l: wp.vec3) -> float:
-    """The same for the spotlight's disk."""
+    """The density, per solid angle, with which the spotlight's disk is sampled at l."""
     way = shot.spot - p
     distance = wp.length(way)
     cosine = wp.dot(way, l) / distance
-    if cosine <= terms.TINY:
+    if cosine <= integrand.TINY:
         return 0.0
     t = distance / cosine
     miss2 = t * t - distance * distance
     if miss2 > lamps.spot_radius * lamps.spot_radius:
         return 0.0
-    return t * t / (cosine * terms.PI * lamps.spot_radius * lamps.spot_radius)
+    return t * t / (cosine * integrand.PI * lamps.spot_radius * lamps.spot_radius)
 
 
 @wp.func
@@ -248,20 +250,20 @@ def lit(body: Body, lamps: Lamps, shot: Shot, point: Point, index: int, seed: wp
     start = shadow_start(point)
     total = wp.vec3(0.0)
 
-    way = sun_light(lamps, terms.sample_point(index, 1, seed))
+    way = sun_light(lamps, integrand.sample_point(index, 1, seed))
     l = wp.normalize(way)
     f = scatter(point, l)
     if wp.max(f) > 0.0 and not blocked(body, shot, start, l, 1.0e4):
         total += lamps.sun * share(point, l, sun_pdf(lamps, l)) * f
 
-    way = area_light(lamps, point.p, terms.sample_point(index, 2, seed))
+    way = area_light(lamps, point.p, integrand.sample_point(index, 2, seed))
     l = wp.normalize(way)
     f = scatter(point, l)
     strength = area_strength(lamps, way)
     if strength * wp.max(f) > 0.0 and not blocked(body, shot, start, way, 1.0):
         total += strength * share(point, l, area_pdf(lamps, point.p, l)) * f
 
-    way = spot_light(lamps, shot, point.p, terms.sample_point(index, 3, seed))
+    way = spot_light(lamps, shot, point.p, integrand.sample_point(index, 3, seed))
     l = wp.normalize(way)
     f = wp.cw_mul(shot.spot_color, scatter(point, l))
     strength = spot_strength(lamps, shot, way)
@@ -269,7 +271,7 @@ def lit(body: Body, lamps: Lamps, shot: Shot, point: Point, index: int, seed: wp
         total += strength * share(point, l, spot_pdf(lamps, shot, point.p, l)) * f
 
     if point.material != RUBBER:
-        total += reflected(body, lamps, shot, point, terms.sample_point(index, 4, seed))
+        total += reflected(body, lamps, shot, point, integrand.sample_point(index, 4, seed))
     return total
 
 
@@ -277,13 +279,13 @@ def lit(body: Body, lamps: Lamps, shot: Shot, point: Point, index: int, seed: wp
 def reflected(body: Body, lamps: Lamps, shot: Shot, point: Point, u: wp.vec2) -> wp.vec3:
     """The metal's narrow lobe, sampled: what it finds of the lights, by the balance heuristic."""
     v = in_frame(point, point.v)
-    if v[2] <= terms.TINY:
+    if v[2] <= integrand.TINY:
         return wp.vec3(0.0)
-    h = terms.ggx_visible_normal(v, _NARROW_X, _NARROW_Y, u)
+    h = integrand.ggx_visible_normal(v, _NARROW_X, _NARROW_Y, u)
     w = 2.0 * wp.dot(v, h) * h - v
     l = out_of_frame(point, w)
     f = scatter(point, l)
-    lobe = terms.ggx_visible_pdf(v, w, _NARROW_X, _NARROW_Y)
+    lobe = integrand.ggx_visible_pdf(v, w, _NARROW_X, _NARROW_Y)
     if wp.max(f) <= 0.0 or lobe <= 0.0:
         return wp.vec3(0.0)
     start = shadow_start(point)
@@ -312,9 +314,9 @@ def reflected(body: Body, lamps: Lamps, shot: Shot, point: Point, u: wp.vec2) ->
 @wp.func
 def pixel_seed(seed: wp.uint32, side: int, i: int, j: int, layer: int) -> wp.uint32:
     """A seed for a pixel's samples."""
-    return terms.mix_bits(
-        terms.mix_bits(seed)
-        ^ terms.mix_bits(wp.uint32(i * side + j) * wp.uint32(2) + wp.uint32(layer))
+    return integrand.mix_bits(
+        integrand.mix_bits(seed)
+        ^ integrand.mix_bits(wp.uint32(i * side + j) * wp.uint32(2) + wp.uint32(layer))
     )
 
 
@@ -323,7 +325,7 @@ def sample_ray(
     view: View, table: wp.array(dtype=float), i: int, j: int, index: int, seed: wp.uint32
 ) -> wp.vec3:
     """The camera ray of a pixel's sample."""
-    u = terms.sample_point(index, 0, seed)
+    u = integrand.sample_point(index, 0, seed)
     row = float(i) + 0.5 + view.width * filter_offset(table, u[1])
     column = float(j) + 0.5 + view.width * filter_offset(table, u[0])
     return camera_ray(view, row, column)
@@ -363,7 +365,7 @@ def ground_kernel(
 
 @wp.func
 def first_hit(body: Body, shot: Shot, eye: wp.vec3, d: wp.vec3) -> wp.MeshQueryRay:
-    """Where a camera ray meets the object, above the ground."""
+    """The point at which a camera ray meets the object, above the ground."""
     reach = float(1.0e4)
     if d[2] < -1.0e-4:
         reach = (shot.ground - eye[2]) / d[2]
@@ -380,7 +382,7 @@ def scout_kernel(
     seed: wp.uint32,
     out: wp.array(dtype=wp.int8, ndim=3),
 ):
-    """How many of the first samples of every pixel meet the object: (B, H, W) of int8."""
+    """The number of the first samples of a pixel that meet the object: (B, H, W) of int8."""
     b, i, j = wp.tid()
     shot = shots[b]
     own = pixel_seed(seed, view.side, i, j, 1)

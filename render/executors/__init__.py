@@ -1,1 +1,1 @@
-"""Where images are rendered: processes of this machine, or a Ray cluster."""
+"""Executors: they run render jobs in processes of this machine, or on a Ray cluster."""

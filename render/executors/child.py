@@ -1,4 +1,4 @@
-"""What a render process runs: a function that comes through a pipe.
+"""The script of a render process: it runs a function that comes through a pipe.
 
 `threedident.render.executors.processes` starts this file as a script; it is never imported. The
 main module of whoever started it is not run again, as multiprocessing would do.
@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 
 
 def main() -> None:
-    """Runs the function, which gets the pipe and its other arguments."""
+    """Run the function, which gets the pipe and its other arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to all: we decide
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     pipe = Connection(int(sys.argv[1]))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 
 from threedident.render import settings
-from threedident.render.executors.process_pool import usable_processors
 from threedident.render.job import JobOptions, RenderJob
 from threedident.render.settings import Probe
+from threedident.system import usable_processors
 
 
 class LocalExecutor:

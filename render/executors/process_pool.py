@@ -14,7 +14,6 @@ import faulthandler
 import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
 import traceback
@@ -26,21 +25,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident import defaults
 from threedident.errors import RenderError, ThreeDIdentError
 from threedident.render.engine import Engine, create_engine
 from threedident.render.executors.processes import ChildProcess, wait_for_close
 from threedident.render.settings import EngineSettings
-from threedident.storage.atomic_files import is_running
+from threedident.system import make_scratch
 
 Array = npt.NDArray[Any]
 
 MAX_ATTEMPTS = 3
-#: A worker is replaced after so many images. Its memory is flat (docs/rendering.md), so this
-#: only guards against what a new Blender or driver may leak; starting one takes a second.
-IMAGES_PER_WORKER = 1000
-#: Seconds without a finished image after which a worker counts as hung.
-DEFAULT_TIMEOUT = 600.0
-_AT_ONCE, _AT_ONCE_BATCHED = 8, 512  # images handed over to a worker at a time
 #: A file system in memory, where there is one.
 MEMORY = Path("/dev/shm")
 _SCRATCH = "3dident-scratch-"
@@ -87,12 +81,6 @@ class _Worker:
     heard: float = dataclasses.field(default_factory=time.monotonic)
 
 
-def usable_processors() -> int:
-    """How many processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _worker_main(
     pipe: Connection,
     factory: Callable[..., Engine],
@@ -102,7 +90,7 @@ def _worker_main(
     scratch: Path,
     log: Path,
 ) -> None:
-    """A worker process: renders what the pipe hands it until that is None, or the pipe closes."""
+    """Run a worker process: render what the pipe hands it until that is None, or it closes."""
     try:
         faulthandler.enable()
         engine = factory(settings, threads=threads, device_index=device_index, scratch=scratch)
@@ -142,21 +130,21 @@ def _worker_main(
 
 
 class WorkerPool:
-    """Renders tasks in worker processes.
+    """A pool of worker processes that render tasks.
 
     Use it as a context manager; leaving it ends the workers within a second.
 
     Args:
-        settings: what to render with.
-        workers: how many processes.
-        threads: of each process.
-        devices: how many GPUs the workers share out among themselves.
-        timeout: seconds without a finished image after which a worker is replaced.
-        images_per_worker: images after which a worker is replaced by a fresh one.
-        log_dir: where each worker's output goes: `PREFIX-K.log` for what it did last,
+        settings: the settings that decide the pixels.
+        workers: the number of processes.
+        threads: the threads of each process.
+        devices: the number of GPUs that the workers share out among themselves.
+        timeout: the seconds without a finished image after which a worker is replaced.
+        images_per_worker: the images after which a worker is replaced by a fresh one.
+        log_dir: the folder for each worker's output: `PREFIX-K.log` for what it did last,
             `-failed` and `-lost` beside it for what went wrong last.
-        log_prefix: of those files.
-        factory: makes the engine in a worker; it must be importable there.
+        log_prefix: the beginning of the names of those files.
+        factory: the function that makes the engine in a worker; it must be importable there.
         keep: whether workers without work wait for another `run` instead of ending.
     """
 
@@ -168,8 +156,8 @@ class WorkerPool:
         log_dir: Path,
         threads: int = 1,
         devices: int = 1,
-        timeout: float = DEFAULT_TIMEOUT,
-        images_per_worker: int = IMAGES_PER_WORKER,
+        timeout: float = defaults.RENDER_TIMEOUT,
+        images_per_worker: int = defaults.IMAGES_PER_WORKER,
         log_prefix: str = "worker",
         factory: Callable[..., Engine] = create_engine,
         keep: bool = False,
@@ -178,10 +166,6 @@ class WorkerPool:
         self._keep = keep
         self._settings = settings
         self._count = workers
-        # A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
-        many = settings.engine == "direct" and settings.device != "cpu"
-        #: Images handed over to a worker at a time.
-        self.at_once = _AT_ONCE_BATCHED if many else _AT_ONCE
         self._threads = threads
         self._devices = devices
         self._timeout = timeout
@@ -198,7 +182,7 @@ class WorkerPool:
 
     def __enter__(self) -> WorkerPool:
         pixels = self._count * self._settings.resolution**2
-        self._scratch = make_scratch(needed=8 * 16 * pixels)
+        self._scratch = _pixel_scratch(needed=8 * 16 * pixels)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -212,7 +196,7 @@ class WorkerPool:
     def run(
         self, tasks: Iterable[Task], total: int, stop: threading.Event | None = None
     ) -> Iterator[Done | Failed]:
-        """Yields a result for each of `total` tasks, roughly in order, until `stop` is set.
+        """Yield a result for each of `total` tasks, roughly in order, until `stop` is set.
 
         Raises:
             RenderError: the engine cannot start, or workers keep dying as they start.
@@ -225,7 +209,7 @@ class WorkerPool:
             nonlocal unseen
             # A few images at once, fewer near the end, so that no worker is left with many.
             share = (unseen + len(again)) // (2 * self._count)
-            count = min(limit, self.at_once, max(share, 1), unseen + len(again))
+            count = min(limit, self._settings.preferred_batch, max(share, 1), unseen + len(again))
             taken = [again.popleft() for _ in range(min(count, len(again)))]
             while len(taken) < count:
                 taken.append(next(fresh))
@@ -278,7 +262,7 @@ class WorkerPool:
     def _collect(
         self, again: collections.deque[Task], stop: threading.Event
     ) -> Iterator[Done | Failed]:
-        """Waits for the next messages and takes them in."""
+        """Wait for the next messages and take them in."""
         by_pipe = {worker.process.pipe: worker for worker in self._workers}
         for pipe in wait(list(by_pipe), timeout=0.5):
             worker = by_pipe[pipe]  # type: ignore[index]
@@ -329,7 +313,7 @@ class WorkerPool:
     def _lost(
         self, worker: _Worker, reason: str, again: collections.deque[Task]
     ) -> Iterator[Failed]:
-        """A worker that died or hangs: its image counts an attempt, the rest are only requeued."""
+        """Give up a worker: its image counts an attempt, the rest are only requeued."""
         self._stop(worker)
         self._workers.remove(worker)
         self._keep_log(worker)
@@ -357,7 +341,7 @@ class WorkerPool:
             again.appendleft(task)
 
     def _keep_log(self, worker: _Worker) -> None:
-        """Keeps the output of a lost worker beside the log that its successor starts anew."""
+        """Keep the output of a lost worker beside the log that its successor starts anew."""
         kept = worker.log.with_name(f"{worker.log.stem}-lost.log")
         with contextlib.suppress(OSError):
             worker.log.replace(kept)
@@ -373,18 +357,10 @@ class WorkerPool:
         worker.process.join(10)
 
 
-def make_scratch(needed: int) -> Path:
-    """A folder for the pixels that pass from Blender to us: in memory if they fit there.
-
-    Folders that killed processes have left behind are removed on the way.
-    """
+def _pixel_scratch(needed: int) -> Path:
+    """Make a folder for the pixels that Blender hands over: in memory if they fit there."""
     use_memory = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2 * needed
-    parent = MEMORY if use_memory else Path(tempfile.gettempdir())
-    for old in parent.glob(f"{_SCRATCH}*"):
-        pid = old.name.removeprefix(_SCRATCH).split("-", 1)[0]
-        if pid.isdigit() and not is_running(int(pid)):
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-", dir=parent))
+    return make_scratch(_SCRATCH, MEMORY if use_memory else None)
 
 
 def _signal_name(number: int) -> str:
@@ -395,7 +371,7 @@ def _signal_name(number: int) -> str:
 
 
 def _resident(pid: int | None) -> int:
-    """Peak resident memory of a process in bytes; 0 where the system does not say."""
+    """The peak resident memory of a process in bytes; 0 where the system does not say."""
     try:
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

@@ -1,4 +1,4 @@
-"""Processes that render, apart from the caller's and from what its main module does."""
+"""Render processes, which run nothing of the caller's main module."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class ChildProcess:
     and with processes that were forked from us.
 
     Attributes:
-        pipe: our end.
+        pipe: our end of the pipe.
         pid: the process's number.
     """
 
     def __init__(
         self, function: Callable[..., object], *arguments: object, log: Path | None = None
     ) -> None:
-        """Starts it.
+        """Start the process.
 
         Args:
-            function: to call as `function(pipe, *arguments)`; like them it is pickled, and must
-                not be defined in the main module.
-            log: where its output goes, Blender's own below Python included; None: nowhere.
+            function: the function to call as `function(pipe, *arguments)`; like them it is
+                pickled, and must not be defined in the main module.
+            log: the file for its output, Blender's own below Python included; None: nowhere.
 
         Raises:
             UsageError: something is defined in the main module.
@@ -76,15 +76,15 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with, -N for signal N; None while it runs."""
+        """The exit code, -N for signal N; None while it runs."""
         return self._process.poll()
 
     def kill(self) -> None:
-        """Ends it at once."""
+        """End it at once."""
         self._process.kill()
 
     def join(self, seconds: float) -> int | None:
-        """Waits for its end at most so long; its exit code, or None."""
+        """Wait for its end at most so long; return its exit code, or None."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self.exit_code
@@ -98,11 +98,11 @@ def _end(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def wait_for_close(pipe: Connection, seconds: float | None = None) -> bool:
-    """In a child: whether the caller has closed its end, or is gone; waits for it at most so long.
+    """Wait, in a child, until the caller has closed its end or is gone; return whether it has.
 
     Args:
-        pipe: to the caller.
-        seconds: to wait; None: for ever.
+        pipe: the pipe to the caller.
+        seconds: the time to wait at most; None: for ever.
     """
     poller = select.poll()
     poller.register(pipe.fileno(), 0)  # nothing but that
@@ -111,7 +111,7 @@ def wait_for_close(pipe: Connection, seconds: float | None = None) -> bool:
 
 @contextlib.contextmanager
 def ignoring_interrupts() -> Iterator[None]:
-    """Processes started within ignore Ctrl-C from their first moment on."""
+    """Let processes that are started within ignore Ctrl-C from their first moment on."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -141,7 +141,7 @@ def _opened(log: Path | None) -> Iterator[Any]:
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses what another process cannot find again."""
+    """A pickler that refuses what another process cannot find again."""
 
     def reducer_override(self, value: Any) -> Any:
         if getattr(value, "__module__", None) == "__main__" and hasattr(value, "__qualname__"):
@@ -159,7 +159,7 @@ def _pickled(value: object) -> bytes:
 
 
 def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
-    """The result of a function, called in a fresh process that can hold Blender.
+    """Call a function in a fresh process that can hold Blender, and return its result.
 
     The caller's process stays free of it, and of what it prints.
 

@@ -32,12 +32,14 @@ from threedident.errors import (
 )
 from threedident.progress import Progress
 from threedident.render.executors.process_pool import Failed
-from threedident.render.job import JobOptions, RenderJob, Silent, Summary, stop_on_signals
+from threedident.render.job import JobOptions, RenderJob, Silent, Summary
 from threedident.render.settings import EngineSettings, Probe, probe
 from threedident.render.shard_writer import GIVE_UP, all_fail
 from threedident.storage.atomic_files import explaining_write_errors, remove_leftovers
-from threedident.storage.directory import LOGS, DatasetDir, toolkit_version
-from threedident.storage.shards import Interval, missing_intervals
+from threedident.storage.directory import LOGS, DatasetDir
+from threedident.storage.shard_plan import Interval, missing_intervals
+from threedident.system import stop_on_signals
+from threedident.version import toolkit_version
 
 try:
     import ray
@@ -75,7 +77,7 @@ class _NodeJob:
     token: str
     fingerprint: str
     toolkit: str
-    engine: EngineSettings
+    settings: EngineSettings
     options: JobOptions
 
 
@@ -83,15 +85,16 @@ class RayExecutor:
     """An `Executor` on the Ray cluster that this process is connected to; `connect` makes one."""
 
     def probe(self, engine: str, device: str, threads: int) -> Probe:
-        """Asks every node that can render for the engine's version and devices.
+        """Ask every node that can render for the engine's version and devices.
 
         Args:
-            engine: its name.
-            device: "auto" and GPUs: of nodes that declare GPUs, if there are any.
-            threads: CPUs that a render process takes.
+            engine: the engine's name.
+            device: the kind of device; for "auto" and GPUs, nodes that declare GPUs are asked, if
+                there are any.
+            threads: the CPUs that a render process takes.
 
         Returns:
-            What all these nodes have.
+            The devices that all these nodes have.
 
         Raises:
             MissingExtraError, RenderError: a node lacks the engine, has another version of it or
@@ -109,28 +112,28 @@ class RayExecutor:
                 + ". Start nodes that declare them, or choose other --threads or --device"
             )
         with _explaining():
-            asked = [
+            tasks = [
                 ray.remote(num_cpus=0, num_gpus=gpus, max_calls=0)(_probe_node)
                 .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False))
                 .remote(engine)
                 for node in able
             ]
-            found: list[tuple[str, str, Probe]] = []
-            for node, task in zip(able, asked, strict=True):
+            answers: list[tuple[str, str, Probe]] = []
+            for node, task in zip(able, tasks, strict=True):
                 # A node that has died may be listed for a while.
                 with contextlib.suppress(NodeDiedError, TaskUnschedulableError):
-                    found.append((node.name, *ray.get(task)))
-        if not found:
+                    answers.append((node.name, *ray.get(task)))
+        if not answers:
             raise RenderError("all nodes of the Ray cluster that could render are gone: restart it")
-        first, _, its = found[0]
+        first, _, its = answers[0]
         own = (toolkit_version(), its.version)
-        for name, toolkit, its in found:
+        for name, toolkit, its in answers:
             _require_versions(
                 f"node {name}", engine, (toolkit, its.version), own, f", as on {first}"
             )
-        shared = set.intersection(*(set(its.devices) for *_, its in found))
+        shared = set.intersection(*(set(its.devices) for *_, its in answers))
         # A task gets one GPU to itself, whatever else its node has.
-        return Probe(own[1], {kind: 1 for kind in found[0][2].devices if kind in shared})
+        return Probe(own[1], {kind: 1 for kind in answers[0][2].devices if kind in shared})
 
     def default_workers(self, device: str, available: Probe, threads: int) -> int:
         """More than any cluster runs at once: it runs what fits."""
@@ -153,10 +156,13 @@ class RayExecutor:
                 prefix=f".tmp-{socket.gethostname()}-{os.getpid()}-", dir=root
             ) as token,
         ):
-            fingerprint = job.dataset.manifest.fingerprint
             for_nodes = _NodeJob(
-                *(str(root), Path(token.name).name, fingerprint, toolkit_version()),
-                *(job.settings, job.options),
+                root=str(root),
+                token=Path(token.name).name,
+                fingerprint=job.dataset.manifest.fingerprint,
+                toolkit=toolkit_version(),
+                settings=job.settings,
+                options=job.options,
             )
             _Shards(job, for_nodes).render()
 
@@ -206,7 +212,7 @@ class _Shards:
 
 
 class _Watch:
-    """Tells of nodes that come and go."""
+    """A watch that tells of nodes that come and go."""
 
     def __init__(self, threads: int, gpus: int, progress: Progress | Silent) -> None:
         self._needs, self._progress = (threads, gpus), progress
@@ -296,7 +302,7 @@ def _nodes() -> list[_Node]:
 
 @contextlib.contextmanager
 def _explaining() -> Iterator[None]:
-    """Turns what Ray says of a failed task into our own errors."""
+    """Turn what Ray says of a failed task into our own errors."""
     try:
         yield
     except RayTaskError as error:
@@ -317,13 +323,13 @@ def _explaining() -> Iterator[None]:
 
 
 def _finished(tasks: list[Any], seconds: float) -> list[Any]:
-    """The tasks that are finished, after waiting for one at most so long."""
+    """Wait for a task at most so long; return those that are finished."""
     ray.wait(tasks, timeout=seconds)
     return ray.wait(tasks, num_returns=len(tasks), timeout=0)[0]
 
 
 def _end(running: dict[Any, Interval], summary: Summary) -> None:
-    """Stops tasks as Ctrl-C stops a local render, and waits until they have written."""
+    """Stop tasks as Ctrl-C stops a local render, and wait until they have written."""
     for task in running:
         ray.cancel(task)
     until = time.monotonic() + _END
@@ -341,15 +347,15 @@ def _add(summary: Summary, part: Summary) -> None:
 
 
 def _rest(dataset: DatasetDir, interval: Interval) -> list[Interval]:
-    """What a shard lacks by what is on the disk."""
-    there = missing_intervals(interval.stop, dataset.manifest.shard_size, dataset.shards())
-    return [missing for missing in there if missing.first >= interval.first]
+    """The images that a shard lacks by what is on the disk."""
+    missing = missing_intervals(interval.stop, dataset.manifest.shard_size, dataset.shards())
+    return [each for each in missing if each.first >= interval.first]
 
 
 def _require_versions(
     node: str, engine: str, found: tuple[str, str], expected: tuple[str, str], why: str = ""
 ) -> None:
-    """Raises a RenderError where a node has another toolkit or engine than expected."""
+    """Raise a RenderError where a node has another toolkit or engine than expected."""
     if found != expected:
         raise RenderError(
             f"{node} has toolkit {found[0]} with {engine} {found[1]}, expected {expected[0]} with "
@@ -361,12 +367,12 @@ def _require_versions(
 
 
 def _probe_node(engine: str) -> tuple[str, Probe]:
-    """The toolkit's version on this node, and what its engine finds."""
+    """The toolkit's version on this node, and the devices that its engine finds."""
     return toolkit_version(), probe(engine)
 
 
 class _Renderer:
-    """What a process of Ray keeps from shard to shard: a render process, and its dataset."""
+    """The things that a process of Ray keeps from shard to shard: a pool, and its dataset."""
 
     def __init__(self, job: _NodeJob) -> None:
         self.job = job
@@ -377,9 +383,9 @@ class _Renderer:
                 f"{here} does not see the dataset directory {root}: it must lie on a disk that all "
                 "nodes share, under the same path"
             )
-        available = probe(job.engine.engine)
-        own, wanted = (toolkit_version(), available.version), (job.toolkit, job.engine.version)
-        _require_versions(here, job.engine.engine, own, wanted)
+        available = probe(job.settings.engine)
+        own, wanted = (toolkit_version(), available.version), (job.toolkit, job.settings.version)
+        _require_versions(here, job.settings.engine, own, wanted)
         self.dataset = DatasetDir.open(root)
         if self.dataset.manifest.fingerprint != job.fingerprint:
             raise DatasetError(f"{here} sees another dataset in {root}")
@@ -398,7 +404,7 @@ class _Renderer:
 
     def _render_job(self, todo: list[Interval], stop: threading.Event) -> RenderJob:
         job = self.job
-        return RenderJob(self.dataset, todo, job.engine, job.options, Silent(), stop, Summary())
+        return RenderJob(self.dataset, todo, job.settings, job.options, Silent(), stop, Summary())
 
     def close(self) -> None:
         self.pool.__exit__()
@@ -408,7 +414,7 @@ _held: _Renderer | None = None
 
 
 def _drop() -> None:
-    """Ends what is held."""
+    """End the renderer that is held, if there is one."""
     global _held  # noqa: PLW0603
     if _held is not None:
         _held.close()

@@ -14,7 +14,7 @@ from threedident.baselines.experiment import (
     parse_setting,
 )
 from threedident.baselines.reproduce.published import PUBLISHED, TABLE_1, TABLE_2, TABLE_4
-from threedident.baselines.reproduce.studies import SCALES, STUDIES
+from threedident.baselines.reproduce.studies import SCALES, STUDIES, changes_of
 from threedident.distributions import Laplace, Normal, ProjectedNormal, VonMisesFisher
 from threedident.distributions.spaces import Box
 from threedident.errors import UsageError
@@ -163,12 +163,33 @@ def test_fields_are_overridden_by_name() -> None:
         ({"data.conditional": {"name": "cauchy"}}, "unknown distribution 'cauchy'"),
         ({"data.conditional": None}, "need data.conditional"),
         ({"data.space": {"name": "unbounded", "n": 10}}, "unbounded"),
+        ({"encoder.width": 32}, "encoder.body = 'mlp' has none"),
+        ({"data.match": "resample"}, "set data.latents"),
+        ({"data.latents": 6143}, "does not fit data.latents = 6143"),
+        ({"data.latents": -1}, "does not fit data.latents = -1"),
+        (
+            {"data.latents": 10_000, "data.space": {"name": "sphere", "n": 10, "r": 1.0}},
+            "uniform in a box",
+        ),
+        ({"data.latents": 10_000, "loss.kind": "mse"}, "leave it out of supervised"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, object], said: str) -> None:
     experiment = load_experiment("table1-box-uniform-normal-normal")
     with pytest.raises(UsageError, match=said.replace("(", r"\(")):
         experiment.changed(change)
+
+
+def test_fields_of_vectors_and_of_images_are_kept_apart() -> None:
+    images = load_experiment("table4-box")
+    assert images.changed({"encoder.width": 32}).encoder.width == 32
+    for change, said in (
+        ({"data.latents": 100_000}, "images bring their own latents"),
+        ({"encoder.width": 0}, "from 1 to 512"),
+        ({"encoder.width": 4096}, "from 1 to 512"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            images.changed(change)
 
 
 def test_unknown_presets_and_files_are_errors(tmp_path: Path) -> None:
@@ -199,13 +220,33 @@ def test_settings_of_the_command_line() -> None:
 def test_every_row_fits_every_scale(scale: str) -> None:
     for study in STUDIES.values():
         for row in study.rows:
-            changes = SCALES[scale].changes.get(study.kind, {})
+            changes = changes_of(SCALES[scale], study, row)
             made: Experiment = row.published_experiment().changed(changes)
             assert made.name == row.name
             assert (made.data.observations == "images") == (study.kind == "images")
             assert bool(row.data) == (study.kind == "images")
             if row.data.startswith("pairs-"):
                 assert made.data.pairs == "rendered"
+
+
+def test_a_scale_changes_rows_by_globs_and_the_last_that_fits_decides() -> None:
+    def changed(study: str, row: str) -> Experiment:
+        chosen = STUDIES[study].row(row)
+        changes = changes_of(SCALES["cpu"], STUDIES[study], chosen)
+        return chosen.published_experiment().changed(changes)
+
+    stubborn = changed("table1", "table1-sphere-uniform-vmf1-vmf")
+    other = changed("table1", "table1-sphere-uniform-vmf10-vmf")
+    assert stubborn.training.batch_size > other.training.batch_size == 6144
+    laplace, normal = (changed("table2", f"table2-laplace-box-{q}") for q in ("laplace", "normal"))
+    assert (laplace.loss.p, laplace.loss.start_p, normal.loss.start_p) == (1, 2, None)
+    assert 0 < laplace.loss.start_steps < laplace.training.steps
+    assert laplace.encoder.size == normal.encoder.size == 5
+    # The targets of a supervised box lie in [0, 1]: no other start suits them better.
+    assert changed("table2", "table2-supervised-box").encoder.size == 1
+    assert changed("table4", "table4-box").encoder.size == 4
+    assert changed("table4", "table4-unbounded").encoder.size == 1
+    assert changes_of(SCALES["paper"], STUDIES["table1"], STUDIES["table1"].rows[0]) == {}
 
 
 def test_the_list_of_presets_is_grouped_by_table_and_says_what_each_needs(cli: Any) -> None:

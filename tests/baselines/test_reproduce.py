@@ -18,10 +18,11 @@ from threedident.baselines.reproduce.comparison import figure
 from threedident.baselines.reproduce.runs import reproduce
 from threedident.baselines.reproduce.studies import STUDIES, Rendering
 from threedident.baselines.training import run_folder as rundir
-from threedident.baselines.training.diagnostics import theory_learned
+from threedident.baselines.training.theory import theory_learned
 from threedident.baselines.training.training_log import COLUMNS
 from threedident.distributions import Laplace, Normal
 from threedident.errors import DatasetError, RenderError, UsageError
+from threedident.factors import FACTOR_NAMES
 from threedident.render.dataset import RenderInterrupted
 from threedident.render.job import Summary
 from threedident.storage.directory import DatasetDir
@@ -32,6 +33,7 @@ FAST = {
     "training.final_batches": 1,
 }
 ROWS = "aninfonce,aninfonce-infonce"
+FACTOR_FIGURE = comparison.factor_figure
 
 
 class Killed(BaseException):
@@ -78,7 +80,10 @@ class FakeTraining:
             writer.writeheader()
             writer.writerow({"step": 1, "loss": 5.0})
             for step in (steps // 2, steps):
-                writer.writerow({"step": step, "linear_r2": 0.5 + step / 1e4, "mcc": 0.25})
+                r2 = 0.5 + step / 1e4
+                factors = json.dumps([r2, None, *[0.25] * 8])
+                row = {"linear_r2": r2, "mcc": 0.25, "linear_r2_per_factor": factors}
+                writer.writerow({"step": step, **row})
         if self.begun == self.die_at:
             raise Killed
         seed = experiment.training.seed
@@ -94,6 +99,8 @@ class FakeTraining:
             "per_factor": {"linear_r2": self.per_factor},
             "learned": learned,
             "theory": theory_learned(experiment),
+            "loss": 2.5 + seed,
+            "at_latents": {"loss": 2.25},
             "steps": steps,
             "seconds": 61.0,
             "hardware": "a machine",
@@ -118,6 +125,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Figure()
 
     monkeypatch.setattr(comparison, "figure", draw)
+    monkeypatch.setattr(comparison, "factor_figure", lambda *_: Figure())
     return drawn
 
 
@@ -336,6 +344,67 @@ def test_figure_2_is_drawn_against_the_concentration(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_matching_of_vectors_is_drawn_against_the_number_of_latents(tmp_path: Path) -> None:
+    fake = FakeTraining()
+    study = STUDIES["matching-synthetic"]
+    rows = "nearest-laplace-box-*,exact-laplace-box,exact-wide-laplace-box-100000"
+    table = run("matching-synthetic", tmp_path, fake, rows=rows, seeds=1, scale="cpu")
+    assert len(fake.done) == 4 + 1 + 1
+    drawn = figure(study, comparison.collect(study, tmp_path / "runs"))
+    drawn.savefig(tmp_path / "drawn.png")
+    for axis in drawn.axes[:2]:
+        lines = {line.get_label(): line for line in axis.lines}
+        assert lines["exact"].get_xdata() == [0, 1]  # from side to side
+    containers = {each.get_label(): each for each in drawn.axes[0].containers}
+    nearest = containers["nearest"].lines[0]
+    assert nearest.get_xdata().tolist() == [10_000, 100_000, 250_000, 1_000_000]
+    assert containers["exact-wide"].lines[0].get_xdata().tolist() == [100_000]
+    row = cells(table, "matching-synthetic-exact-wide-laplace-box-100000")
+    assert row["what"] == "exact pairs, as wide as nearest, Laplace(0.2459): 100,000 latents"
+    folder = tmp_path / "runs/matching-synthetic-nearest-laplace-box-10000/seed0"
+    plain = json.loads((folder / "result.json").read_text())
+    assert plain["experiment"]["data"]["latents"] == 10_000
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_loss_stands_beside_that_of_the_true_latents(tmp_path: Path) -> None:
+    table = run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce", seeds=2)
+    row = cells(table, "aninfonce")
+    assert (row["loss"], row["loss of the true latents"]) == ("3", "2.25")
+    assert "Where it is lower, the loss's minimum is elsewhere" in table
+    path = tmp_path / "runs" / "aninfonce" / "seed0" / "result.json"
+    whole = json.loads(path.read_text())
+    for loss in ("low", [1.0, 2.0]):
+        path.write_text(json.dumps({**whole, "loss": loss}))
+        with pytest.raises(DatasetError, match=re.escape(str(path))):
+            run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce", seeds=2)
+    del whole["loss"], whole["at_latents"]  # as runs were before
+    path.write_text(json.dumps(whole))
+    table = run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce", seeds=2)
+    row = cells(table, "aninfonce")
+    assert (row["loss"], row["loss of the true latents"]) == ("3.5", "2.25")
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_every_factor_has_a_panel(tmp_path: Path) -> None:
+    run("aninfonce", tmp_path, FakeTraining(), rows=ROWS, seeds=2)
+    study = STUDIES["aninfonce"]
+    outcomes = comparison.collect(study, tmp_path / "runs")
+    drawn = FACTOR_FIGURE(study, outcomes)
+    drawn.savefig(tmp_path / "drawn.png")
+    assert [axis.get_title() for axis in drawn.axes] == list(FACTOR_NAMES)
+    x, y, z = (axis.lines[0] for axis in drawn.axes[:3])
+    assert x.get_xdata().tolist() == [10, 20]
+    np.testing.assert_allclose(x.get_ydata(), [0.501, 0.502])
+    assert np.isnan(y.get_ydata()).all()  # one that does not vary
+    assert z.get_ydata().tolist() == [0.25, 0.25]
+    metrics = tmp_path / "runs" / "aninfonce" / "seed0" / "metrics.csv"
+    metrics.write_text(metrics.read_text().replace("[0.502", "[oops"))
+    with pytest.raises(DatasetError, match=r"metrics\.csv of aninfonce, step 20, is damaged"):
+        FACTOR_FIGURE(study, comparison.collect(study, tmp_path / "runs"))
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_the_identity_baseline_is_scored_without_training(tmp_path: Path) -> None:
     fake = FakeTraining()
     table = run("table2", tmp_path, fake, rows="table2-identity", seeds=2, changes=FAST)
@@ -516,3 +585,19 @@ def test_a_real_smoke_run(tmp_path: Path) -> None:
     assert "MCC published" not in row
     assert "training.steps 300,001 -> 20" in table
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_smoke_run_of_matched_vectors(tmp_path: Path) -> None:
+    rows = "nearest-laplace-unbounded-10000,resampled-laplace-unbounded-10000,exact-laplace-box"
+    options = {"rows": rows, "scale": "smoke", "threads": 1, "quiet": True}
+    changes = {**FAST, "training.batch_size": 64}
+    table = reproduce("matching-synthetic", tmp_path, changes=changes, **options).read_text()
+    nearest, resampled, exact = (
+        cells(table, f"matching-synthetic-{row}") for row in rows.split(",")
+    )
+    # Of 300 latents none is near: pairs get wider, and lose the peak of the Laplace distribution.
+    assert float(exact["std of pairs"]) == pytest.approx(0.132, abs=0.005)
+    assert float(exact["kurtosis of pairs"]) > 5.5
+    assert float(nearest["std of pairs"]) > 0.35 and float(nearest["kurtosis of pairs"]) < 4
+    assert float(exact["std of pairs"]) < float(resampled["std of pairs"])
+    assert "data.latents 10,000 -> 300" in table

@@ -22,18 +22,25 @@ import pytest
 import torch
 from click.testing import CliRunner
 from helpers import fake_dataset as made
+from lightning_fabric import Fabric
 
+from threedident.baselines.data import make_problem
 from threedident.baselines.experiment import (
     Experiment,
     load_experiment,
     parse_experiment,
     parse_setting,
 )
+from threedident.baselines.losses import Power, info_nce
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training
+from threedident.baselines.training.networks import ENCODER, make_networks
 from threedident.baselines.training.optimizers import MatrixMuon, make_optimizers
+from threedident.baselines.training.run_folder import RESULT
+from threedident.baselines.training.trainer import FAILED, Trainer
 from threedident.cli import main
 from threedident.datasets.dataset import ThreeDIdent
+from threedident.distributions.torch_sampler import seeded
 from threedident.encoders import load_encoder
 from threedident.errors import DatasetError, TrainingError, UsageError
 
@@ -60,7 +67,7 @@ def rows(folder: Path) -> list[dict[str, str]]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_encoder(folder / training.ENCODER).state_dict()
+    return load_encoder(folder / ENCODER).state_dict()
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -76,19 +83,19 @@ def one_thread() -> Any:
 
 
 def run(experiment: Experiment, out: Path, **options: Any) -> dict[str, Any]:
-    return training.train(experiment, out, quiet=True, accelerator="cpu", **options)
+    return training.train(experiment, out, quiet=True, device="cpu", **options)
 
 
 def before_step(patch: pytest.MonkeyPatch, step: int, act: Callable[[Any], None]) -> None:
     """Does something to a run before it takes a step."""
-    advance = training._Run.advance
+    advance = Trainer.advance
 
     def acts(self: Any, batches: Any) -> Any:
         if self.step == step:
             act(self)
         return advance(self, batches)
 
-    patch.setattr(training._Run, "advance", acts)
+    patch.setattr(Trainer, "advance", acts)
 
 
 def dies(_: Any) -> None:
@@ -111,19 +118,27 @@ def test_a_seed_reproduces_a_run_and_another_does_not(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     first = run(small(), tmp_path / "run")
-    written = (tmp_path / "run" / training.ENCODER).stat().st_mtime_ns
+    written = (tmp_path / "run" / ENCODER).stat().st_mtime_ns
     assert run(small(), tmp_path / "run") == first
-    assert (tmp_path / "run" / training.ENCODER).stat().st_mtime_ns == written
+    assert (tmp_path / "run" / ENCODER).stat().st_mtime_ns == written
 
 
 MUON = {"training__optimizer": "muon", "training__matrix_lr": 3e-3}
+MATCHED = {"name": "matching-synthetic-laplace-box", "data__latents": 25_000}
 STARTING = {"loss__start_steps": 6, "loss__start_tau": 2.0}
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"training__precision": "32-true"}, {"training__precision": "bf16-mixed"}, MUON, STARTING],
-    ids=["float32", "bfloat16", "muon", "another start of the loss"],
+    [
+        {"training__precision": "32-true"},
+        {"training__precision": "bf16-mixed"},
+        MUON,
+        STARTING,
+        MATCHED,
+        {**MATCHED, "data__match": "resample"},
+    ],
+    ids=["float32", "bfloat16", "muon", "another start of the loss", "nearest", "resampled"],
 )
 def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
@@ -134,8 +149,8 @@ def test_a_run_that_was_interrupted_ends_as_if_it_had_not_been(
         before_step(patched, 5, dies)
         with pytest.raises(RuntimeError, match="killed"):
             run(experiment, tmp_path / "parts")
-    assert not (tmp_path / "parts" / training.RESULT).exists()
-    training.resume(tmp_path / "parts", quiet=True, accelerator="cpu")
+    assert not (tmp_path / "parts" / RESULT).exists()
+    training.resume(tmp_path / "parts", quiet=True, device="cpu")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     assert rows(tmp_path / "whole") == rows(tmp_path / "parts")
 
@@ -270,7 +285,7 @@ def test_a_loss_that_is_not_finite_stops_at_once_and_saves_the_batch(
     before_step(monkeypatch, 5, breaks)
     with pytest.raises(TrainingError, match=r"nan at step 5.*failed\.pt"):
         run(small(), tmp_path / "run")
-    failed = torch.load(tmp_path / "run" / training.FAILED, weights_only=True)
+    failed = torch.load(tmp_path / "run" / FAILED, weights_only=True)
     assert failed["step"] == 5
     assert [view.shape for view in failed["observations"]] == [(32, 10), (32, 10)]
     state, _ = checkpoints.load_checkpoint(tmp_path / "run")
@@ -296,7 +311,7 @@ def test_a_device_that_is_not_there(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     with pytest.raises(UsageError, match="no CUDA device here"):
-        training.train(small(), tmp_path / "run", accelerator="cuda", quiet=True)
+        training.train(small(), tmp_path / "run", device="cuda", quiet=True)
 
 
 def test_accumulated_parts_have_their_own_negatives(tmp_path: Path) -> None:
@@ -331,14 +346,12 @@ def test_two_processes_share_batch_and_negatives(
         said = done.stdout
     assert said.count("linear_r2: ") == 1
     experiment = small(training__steps=3, training__lr=0.01)
-    fabric = training.Fabric(accelerator="cpu", devices=1)
-    alone = training._Run(fabric, experiment, tmp_path / "one", None, None)
-    alone.problem = training.make_problem(
-        experiment, data=None, test=None, batch_size=16, device=fabric.device
-    )
+    fabric = Fabric(accelerator="cpu", devices=1)
+    problem = make_problem(experiment, data=None, test=None, batch_size=16, device=fabric.device)
+    alone = Trainer(fabric, experiment, *make_networks(experiment, problem), tmp_path / "one")
     losses = []
     for first in (0, 2, 4):
-        halves = [alone.problem.source.batch(0, number)[1] for number in (first, first + 1)]
+        halves = [problem.source.batch(0, number)[1] for number in (first, first + 1)]
         codes = [alone.encoder(torch.cat(views)) for views in zip(*halves, strict=True)]
         loss = alone.objective(codes)
         losses.append(loss.item())
@@ -377,7 +390,7 @@ def test_images(tmp_path: Path, images: Path, name: str) -> None:
         "linear_r2_batch_statistics",
         "mcc_batch_statistics",
     }
-    encoder = load_encoder(tmp_path / "run" / training.ENCODER)
+    encoder = load_encoder(tmp_path / "run" / ENCODER)
     assert encoder.spec["kind"] == "image"
     assert result["data"]["resolution"] == 32
     assert not encoder.training
@@ -395,7 +408,7 @@ def test_an_interrupted_run_on_images_ends_as_if_it_had_not_been(
         before_step(patched, 3, dies)
         with pytest.raises(RuntimeError, match="killed"):
             run(experiment, tmp_path / "parts", data=images, test=images)
-    training.resume(tmp_path / "parts", quiet=True, accelerator="cpu")
+    training.resume(tmp_path / "parts", quiet=True, device="cpu")
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
@@ -425,6 +438,42 @@ def test_loss_at_the_latents_is_what_an_ideal_encoder_has(tmp_path: Path) -> Non
     assert sum(Lambda[:5]) / 5 == pytest.approx(5, rel=0.15)
     assert sum(Lambda[5:]) / 5 == pytest.approx(25, rel=0.15)
     assert result["theory"]["Lambda"] == [[5.0] * 5 + [25.0] * 5]
+
+
+def test_the_loss_at_the_end_is_that_of_the_encoder_on_the_pairs_of_the_latents(
+    tmp_path: Path,
+) -> None:
+    box = {"name": "table2-laplace-box-laplace", "training__batch_size": 512}
+    result = run(small(**box, loss__start_p=2, loss__start_steps=4), tmp_path / "run")
+    experiment = load_experiment(tmp_path / "run" / "experiment.toml")
+    problem = make_problem(
+        experiment, data=None, test=None, batch_size=512, device=torch.device("cpu")
+    )
+    encoder = load_encoder(tmp_path / "run" / ENCODER)
+    losses = []
+    for number in range(8):
+        _, (x, x_tilde) = problem.source.batch(0, number)
+        with torch.no_grad():
+            losses.append(float(info_nce(encoder(x), encoder(x_tilde), Power(1))))
+    assert result["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert result["loss"] > result["at_latents"]["loss"]
+
+
+def test_latents_that_were_drawn_once_come_in_pairs_as_those_of_images_do() -> None:
+    experiment = small(**MATCHED, data__match="nearest")
+    problem = make_problem(
+        experiment, data=None, test=None, batch_size=2000, device=torch.device("cpu")
+    )
+    (z, z_tilde), (x, _) = problem.source.batch(0, 3)
+    torch.testing.assert_close(problem.mixing(z), x)
+    assert (z != z_tilde).any(1).all()  # never one latent twice
+    everything = torch.cat([torch.cat(problem.source.batch(0, k)[0]) for k in range(40)])
+    assert 20_000 < len(torch.unique(everything, dim=0)) <= 25_000
+    drawn, _ = experiment.processes[0].sample(2000, generator=seeded(0, 0, 3))
+    assert (drawn - z).norm(dim=1).mean() < 0.8  # independent ones are at 2.5
+    assert problem.about["pairs"]["std"] == pytest.approx(
+        float((z_tilde - z).square().mean().sqrt()), rel=0.03
+    )
 
 
 def test_starting_from_another_run(tmp_path: Path) -> None:
@@ -551,8 +600,8 @@ def test_a_run_that_cannot_be_extended_keeps_one_checkpoint_of_which_it_can_be_s
     experiment = small(training__schedule="cosine")
     first = run(experiment, tmp_path / "run")
     assert not (tmp_path / "run" / checkpoints.PREVIOUS).exists()
-    (tmp_path / "run" / training.RESULT).unlink()
-    (tmp_path / "run" / training.ENCODER).unlink()
+    (tmp_path / "run" / RESULT).unlink()
+    (tmp_path / "run" / ENCODER).unlink()
     written = rows(tmp_path / "run")
     assert run(experiment, tmp_path / "run") == first
     assert rows(tmp_path / "run") == written
@@ -614,7 +663,7 @@ def test_test_images_that_are_training_images_are_named(tmp_path: Path, images: 
     shutil.copytree(images, tmp_path / "copy")
 
     def notes(test: Path | None) -> tuple[str, ...]:
-        return training.make_problem(
+        return make_problem(
             of_images("table4-supervised"),
             data=images,
             test=test,

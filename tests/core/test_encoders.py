@@ -31,7 +31,7 @@ from threedident.encoders import (
     save_encoder,
 )
 from threedident.errors import DatasetError, UsageError
-from threedident.evaluate.runner.process import run_encoder
+from threedident.evaluate.runner.process import Limits, run_encoder
 from threedident.evaluate.submissions import onnx_export as exporting
 from threedident.evaluate.submissions.submission import identify
 
@@ -59,6 +59,43 @@ def test_the_encoders_have_the_papers_layers():
     assert MLPEncoder(4, 6)(torch.zeros(2, 4)).shape == (2, 6)
     with pytest.raises(UsageError, match="unknown architecture 'vgg'"):
         ResNetEncoder(10, "vgg")
+
+
+@pytest.mark.parametrize("arch", ["resnet18", "resnet50"])
+def test_a_narrow_resnet_has_all_its_channels_scaled_and_is_kept(tmp_path, arch):
+    with torch.device("meta"):
+        shapes = {k: v.shape for k, v in ResNetEncoder(3, arch).state_dict().items()}
+    narrow = ResNetEncoder(3, arch, 16)
+    assert narrow.spec["width"] == 16
+    assert "width" not in ResNetEncoder(3, "resnet18").spec  # its files are what they were
+
+    def scaled(name, shape):
+        """Channels by 16 / 64; not the image's, the outputs, nor what follows them."""
+        if name.startswith("layers.2.") or name == "layers.0.fc.bias":
+            return tuple(shape)
+        fixed = 1 if name in ("layers.0.conv1.weight", "layers.0.fc.weight") else 2
+        parts = list(shape)
+        if name == "layers.0.fc.weight":
+            parts[1] //= 4
+        else:
+            parts[:fixed] = [each // 4 for each in parts[:fixed]]
+        return tuple(parts)
+
+    assert {k: tuple(v.shape) for k, v in narrow.state_dict().items()} == {
+        k: scaled(k, shape) for k, shape in shapes.items()
+    }
+    encoder = ImageEncoder((0.5,) * 3, (0.2,) * 3, narrow, UnboundedOutput()).eval()
+    save_encoder(tmp_path / "encoder.pt", encoder)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    loaded = load_encoder(tmp_path / "encoder.pt")
+    assert loaded.spec == encoder.spec
+    with torch.no_grad():
+        assert torch.equal(loaded(images), encoder(images))
+        assert encoder(images).std() > 0
+    for width in (0, "wide"):
+        spec = {**encoder.spec, "encoder": {**narrow.spec, "width": width}}
+        with pytest.raises(UsageError, match="width must be"):
+            build(spec)
 
 
 def test_the_output_spaces():
@@ -227,7 +264,7 @@ def test_export_gives_one_file_with_torchs_codes(cli, tmp_path):
     data = ThreeDIdent(tmp_path / "data")
     with torch.inference_mode():
         expected = load_encoder(tmp_path / "encoder.pt")(data.images(range(20))).numpy()
-    found = run_encoder(identify(path), data, batch_size=8).codes
+    found = run_encoder(identify(path), data, Limits(batch_size=8)).codes
     assert np.abs(found - expected).max() < 1e-4
     assert np.abs(expected - expected.mean(0)).max() > 1e-3  # or anything would agree
 

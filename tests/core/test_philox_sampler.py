@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from threedident.cli import main
-from threedident.datasets.formats.sources import open_source
+from threedident.datasets.formats import open_dataset
 from threedident.distributions import (
     Change,
     Distribution,
@@ -39,7 +39,8 @@ from threedident.distributions.philox_sampler import check_renderable, sample_pa
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.latents import sample_raw_latents
-from threedident.storage.directory import MANIFEST, DatasetDir
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import MANIFEST
 
 PAIRS = 2_000
 UNLIKELY = 1e-4  # a p-value that a right sampler does not reach
@@ -258,7 +259,7 @@ def dataset(tmp_path_factory) -> Path:
 def test_pairs_are_rendered(dataset, cli):
     assert "all is well" in cli("verify", dataset, "--n", 12).stdout
     expected = sample_pair_latents(range(12), seed=0, split="train", conditional=Laplace(0.1))
-    with open_source(dataset) as source:
+    with open_dataset(dataset) as source:
         assert len(source) == 12
         assert np.array_equal(source.raw_latents, expected)
         assert not np.array_equal(source.image(0), source.image(1))
@@ -284,7 +285,7 @@ def test_a_dataset_of_pairs_is_extended_and_of_no_other_kind(dataset, cli, tmp_p
     before = {path.name: path.read_bytes() for path in copy.glob("*.h5")}
     cli("render", "--pairs", *LAPLACE, "--n", 8, "--out", copy, *SMALL)
     assert "all is well" in cli("verify", copy, "--n", 16).stdout
-    with open_source(copy) as source, open_source(dataset) as shorter:
+    with open_dataset(copy) as source, open_dataset(dataset) as shorter:
         assert len(source) == 16
         assert np.array_equal(source.raw_latents[:12], shorter.raw_latents)
         assert all(np.array_equal(source.image(i), shorter.image(i)) for i in range(12))
@@ -318,7 +319,7 @@ def test_content_style_and_fixed_factors_are_rendered(cli, tmp_path):
     assert directory.manifest.pair_process == PairProcess(raw_box(), conditional)
     expected = sample_pair_latents(range(6), seed=5, split="val", conditional=conditional)
     expected[:, 0] = 0.5
-    with open_source(tmp_path / "made") as source:
+    with open_dataset(tmp_path / "made") as source:
         assert np.array_equal(source.raw_latents, expected)
 
 

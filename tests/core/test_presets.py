@@ -10,9 +10,10 @@ from threedident.distributions import Normal
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import SATURATION, load_preset, parse_preset, preset_names
+from threedident.render.content import dataset_settings
 from threedident.render.scene import SceneBuilder, hue_color
-from threedident.render.settings import EngineSettings, dataset_settings
-from threedident.storage.directory import Manifest
+from threedident.render.settings import EngineSettings
+from threedident.storage.manifest import Manifest
 
 
 def test_the_built_in_presets():
@@ -71,6 +72,73 @@ def test_hues_that_are_not_wrapped_share_a_colour():
     assert color(-0.3, "object", wrap=True) == pytest.approx(
         colorsys.hsv_to_rgb(1 - 0.3 / 4, 1.0, 1.0)
     )
+
+
+#: As they were recorded, file by file, before they were computed.
+RECORDED = {
+    **dict.fromkeys(FACTOR_NAMES[:7], 1.0),
+    "object_hue": 0.962962962962963,
+    "spotlight_hue": 0.984375,
+    "background_hue": 0.9986282578875172,
+}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_best_scores_are_those_that_were_recorded(name):
+    preset = load_preset(name)
+    recorded = dict.fromkeys(FACTOR_NAMES, 1.0) if preset.hue == "wrapped" else RECORDED
+    left = {factor: best for factor, best in recorded.items() if factor not in preset.fixed}
+    assert preset.best_r2 == left
+    assert list(preset.best_r2) == list(left)
+
+
+def test_best_scores_are_computed_as_far_as_they_are_known(tmp_path):
+    def best(text, base="3dident-wrapped"):
+        (tmp_path / "mine.toml").write_text(f"base = '{base}'\n{text}")
+        return load_preset(tmp_path / "mine.toml").best_r2
+
+    rotation = {"phi", "theta", "psi"}
+    assert best("") == load_preset("3dident-wrapped").best_r2
+    assert {best("shape = 'sphere'")[name] for name in rotation} == {0.0}
+    assert not rotation & set(best("shape = 'cube'"))
+    assert not rotation & set(best("shape = 'mine.obj'"))
+    assert not rotation & set(best("[ranges]\ntheta = [-1.6, 1.6]"))  # beyond a quarter turn
+    assert not rotation & set(best("[ranges]\nphi = [-3.2, 3.2]"))
+    assert not rotation & set(best("[fixed]\ntheta = 1.0"))  # gimbal lock throughout
+    assert best("[fixed]\ntheta = 1.0\nphi = 0.0")["psi"] == 1.0
+    assert "object_hue" not in best("[ranges]\nobject_hue = [-3.2, 3.2]")
+    assert "spotlight_position" not in best("[ranges]\nspotlight_position = [-4, 4]")
+    assert best("[ranges]\nx = [1, 1]")["x"] == 0.0
+    # Half of the range from -pi/3 to pi/3 is red.
+    assert best("[ranges]\nobject_hue = [-1.0471975511965976, 1.0471975511965976]", "3dident")[
+        "object_hue"
+    ] == pytest.approx(1 - 0.5**3)
+    assert best("[ranges]\nobject_hue = [0.1, 2]", "3dident")["object_hue"] == 1.0
+    assert "object_hue" not in best("[ranges]\nobject_hue = [-3, 2]", "3dident")
+    assert best("[best_r2]\nx = 0.5") == {"x": 0.5}  # a table takes its place
+    assert "phi" not in load_preset("3dident").changed(fixed={"theta": 1.0}).best_r2
+    assert load_preset("3dident").changed(fixed={"theta": 0.5}).best_r2["phi"] == 1.0
+
+
+def test_a_file_changes_what_it_states_of_its_base(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "base = '3dident-rotations'\nscale = 2.0\nshape = 'mine.obj'\n"
+        "[ranges]\nx = [-1, 1]\n[fixed]\ny = 0.5\n"
+    )
+    mine, base = load_preset(path), load_preset("3dident-rotations")
+    assert (mine.name, mine.description, mine.scale) == ("mine", "", 2.0)
+    assert mine.shape == str(tmp_path / "mine.obj")
+    assert mine.ranges == {**base.ranges, "x": (-1.0, 1.0)}
+    assert mine.fixed == {**base.fixed, "y": 0.5}
+    assert parse_preset(mine.as_dict(), "copy") == mine
+
+
+@pytest.mark.parametrize("base", ["'4dident'", "3", "['3dident']", "'other.toml'"])
+def test_only_a_built_in_preset_is_a_base(tmp_path, base):
+    (tmp_path / "mine.toml").write_text(f"base = {base}\n")
+    with pytest.raises(UsageError, match=r"mine\.toml: base must be one of 3dident, .*, found"):
+        load_preset(tmp_path / "mine.toml")
 
 
 @pytest.mark.parametrize("kind", ["object", "spotlight", "background"])

@@ -1,65 +1,17 @@
+"""Shard files: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
 import shutil
 
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from threedident.errors import DatasetError
-from threedident.storage.directory import statistics
-from threedident.storage.shards import (
-    ImageSums,
-    Interval,
-    list_shards,
-    missing_intervals,
-    parse_name,
-    read_shard,
-    write_shard,
-)
-
-intervals = st.lists(
-    st.builds(Interval, st.integers(0, 200), st.integers(1, 40)), max_size=8, unique=True
-)
-
-
-def covered(pieces):
-    return [i for piece in pieces for i in piece.indices]
-
-
-@given(st.integers(1, 250), st.integers(1, 60), st.integers(1, 5), intervals)
-def test_what_is_missing_is_planned_once(total, size, parts, finished):
-    planned = [
-        piece
-        for part in range(parts)
-        for piece in missing_intervals(total, size, finished, part=part, parts=parts)
-    ]
-    have = set(covered(finished))
-    assert sorted(covered(planned)) == [i for i in range(total) if i not in have]
-    assert all(0 < piece.count <= size for piece in planned)
-    # A member's shards stay in its own cells, whatever the others have finished meanwhile.
-    for part in range(parts):
-        for piece in missing_intervals(total, size, finished, part=part, parts=parts):
-            assert {i // size % parts for i in piece.indices} == {part}
-
-
-@given(st.integers(1, 300), st.integers(0, 300), st.integers(1, 60))
-def test_extending_adds_shards_and_keeps_those_there(total, more, size):
-    first = missing_intervals(total, size, [])
-    second = missing_intervals(total + more, size, first)
-    assert covered(first) == list(range(total))
-    assert covered(second) == list(range(total, total + more))
-
-
-@given(st.integers(0, 10**9), st.integers(1, 10**6))
-def test_names_say_which_images(first, count):
-    interval = Interval(first, count)
-    assert parse_name(interval.file_name) == interval
-
-
-def test_other_names_are_not_shards():
-    for name in ("shard-1-2.h5", "shard-00000000-00005.h5.corrupt", ".tmp-a-1-x.h5", "stats.json"):
-        assert parse_name(name) is None
+from threedident.errors import DatasetError, UsageError
+from threedident.storage.shard_plan import Interval, list_shards
+from threedident.storage.shards import check_compression, read_shard, write_shard
+from threedident.storage.statistics import ImageSums
 
 
 def make(root, **changes):
@@ -88,15 +40,6 @@ def test_a_shard_holds_what_was_written(tmp_path, compression):
     with h5py.File(path) as file:
         assert file["index"][()].tolist() == [10, 11, 12, 13]
         assert (file["images"].id.get_offset() is not None) == (compression == "none")
-
-
-def test_overlapping_shards_are_taken_once(tmp_path):
-    for first, count in ((0, 5), (5, 2), (5, 5), (10, 4), (12, 2), (13, 5)):
-        (tmp_path / Interval(first, count).file_name).touch()
-    taken = list(list_shards(tmp_path))
-    indices = covered(taken)
-    assert len(indices) == len(set(indices))
-    assert set(range(10)) <= set(indices)
 
 
 def test_the_same_images_make_the_same_file(tmp_path):
@@ -175,17 +118,9 @@ def test_nothing_outside_the_file_is_read(tmp_path):
     replaced("latents", lambda f: None)
 
 
-def test_statistics_are_those_of_all_images_together():
-    rng = np.random.default_rng(1)
-    images = rng.integers(0, 256, (12, 5, 5, 3), np.uint8)
-    shares = rng.uniform(0, 1, 12)
-    shares[:3] = 1
-    parts = ImageSums.of(images[:5], shares[:5]) + ImageSums.of(images[5:], shares[5:])
-    found = statistics(parts)
-    unit = images / 255
-    assert found["images"] == 12
-    assert found["mean"] == pytest.approx(unit.mean((0, 1, 2)), abs=1e-6)
-    assert found["std_all_pixels"] == pytest.approx(unit.std((0, 1, 2)), abs=1e-6)
-    assert found["std_within_image"] == pytest.approx(unit.std((1, 2)).mean(0), abs=1e-6)
-    assert found["object_in_frame"] == pytest.approx(shares.mean(), abs=1e-6)
-    assert found["images_fully_in_frame"] == 0.25
+def test_an_unknown_compression_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(UsageError, match="unknown compression 'zip': expected one of none, gzip"):
+        check_compression("zip")
+    with pytest.raises(UsageError, match="unknown compression 'zip'"):
+        make(tmp_path, compression="zip")
+    assert list(tmp_path.iterdir()) == []

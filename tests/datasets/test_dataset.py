@@ -8,24 +8,24 @@ import shutil
 import threading
 
 import h5py
-import made
 import numpy as np
 import pytest
 import torch
-from made import in_a_fork, same, wait_for
+from helpers import fake_dataset as made
+from helpers.fake_dataset import in_a_fork, same, wait_for
 from PIL import Image
 from torch.utils import data
 
-from threedident.datasets import Normalize, ThreeDIdent, TwoViews, reading, simclr
+from threedident.datasets import Normalize, ThreeDIdent, TwoViews, simclr
 from threedident.datasets import dataset as dataset_module
-from threedident.datasets.convert import to_published, to_shards
-from threedident.datasets.interchange import export
-from threedident.datasets.packed import pack
-from threedident.datasets.reading import open_source, read_images
+from threedident.datasets.formats import _image_stacks, open_dataset
+from threedident.datasets.formats.export import export
+from threedident.datasets.formats.hdf5 import pack, to_shards
+from threedident.datasets.formats.png_folder import to_published
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES, GROUPS
-from threedident.shards import list_shards
-from threedident.store import DatasetDir
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shard_plan import list_shards
 
 FORMS = ("shards", "gzip", "packed", "packed-gzip", "published", "plain", "webdataset", "parquet")
 
@@ -49,13 +49,13 @@ def forms(tmp_path_factory, small_dataset):
     directory = DatasetDir.open(small_dataset)
     pack(directory, paths["packed"])
     pack(directory, paths["packed-gzip"], compression="gzip")
-    with open_source(small_dataset) as source:
+    with open_dataset(small_dataset) as source:
         to_published(source, paths["published"])
         for form in ("webdataset", "parquet"):
             export(source, paths[form], form, shard_size=5)
     shutil.copytree(paths["published"], paths["plain"])
     (paths["plain"] / "3dident.json").unlink()
-    with open_source(paths["plain"]) as source:
+    with open_dataset(paths["plain"]) as source:
         to_shards(source, paths["gzip"], shard_size=5, compression="gzip")
     return paths
 
@@ -384,16 +384,16 @@ def read_much(source, expected):
     def work(number):
         begin.wait()
         order = np.random.default_rng(number).integers(0, len(expected), 300)
-        assert np.array_equal(read_images(source, order), expected[order])
+        assert np.array_equal(source.images(order), expected[order])
 
     in_threads(4, work)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
 def test_threads_here_and_in_forked_processes(tmp_path, monkeypatch, compression):
-    monkeypatch.setattr(reading, "_MOST_FILES", 2)  # of three
+    monkeypatch.setattr(_image_stacks, "_MOST_FILES", 2)  # of three
     expected = made.make(tmp_path / "d", 250, compression=compression).pixels
-    source = open_source(tmp_path / "d")
+    source = open_dataset(tmp_path / "d")
     read_much(source, expected)
     for _ in range(3):
         in_a_fork(read_much, source, expected)
@@ -402,7 +402,7 @@ def test_threads_here_and_in_forked_processes(tmp_path, monkeypatch, compression
 
 def test_a_process_forked_in_the_middle_of_a_read(tmp_path):
     expected = made.make(tmp_path / "d", 20, compression="gzip").pixels
-    source = open_source(tmp_path / "d")
+    source = open_dataset(tmp_path / "d")
     source.image(0)
     with source._handles.lock:  # as another thread does
         child = mp.get_context("fork").Process(target=read_much, args=(source, expected))
@@ -423,7 +423,7 @@ def test_pickling(forms, truth, form):
 
 def test_a_source_can_be_closed(forms, truth):
     for form in FORMS:
-        with open_source(forms[form]) as source:
+        with open_dataset(forms[form]) as source:
             for _ in range(2):
                 assert np.array_equal(source.image(4), truth["images"][4])
                 source.__exit__(None, None, None)

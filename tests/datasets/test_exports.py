@@ -18,23 +18,27 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.commands import command
-from made import make
+from helpers.fake_dataset import make
 from PIL import Image
 
 from threedident.cli import main
-from threedident.datasets import interchange
-from threedident.datasets.card import Split, card, is_unchanged
-from threedident.datasets.convert import to_published
-from threedident.datasets.interchange import export
-from threedident.datasets.packed import pack
-from threedident.datasets.reading import open_source
+from threedident.datasets.formats import open_dataset, png_folder, webdataset
+from threedident.datasets.formats import parquet as parquet_module
+from threedident.datasets.formats.dataset_card import card, is_unchanged
+from threedident.datasets.formats.export import export
+from threedident.datasets.formats.export_record import Split
+from threedident.datasets.formats.hdf5 import pack
+from threedident.datasets.formats.png_folder import to_published
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
-from threedident.render.settings import EngineSettings, dataset_settings
-from threedident.shards import ImageSums, Interval, write_shard
-from threedident.store import DatasetDir
+from threedident.render.content import dataset_settings
+from threedident.render.settings import EngineSettings
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shards import write_shard
+from threedident.storage.statistics import ImageSums
 
 FORMS = ("webdataset", "parquet")
 #: WebDataset leaves the last tar file to the garbage collector.
@@ -42,7 +46,7 @@ UNCLOSED = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
 
 def write(root: Path, out: Path, form: str, **options) -> int:
-    with open_source(root) as source:
+    with open_dataset(root) as source:
         return export(source, out, form, **options)
 
 
@@ -146,7 +150,7 @@ def test_hugging_face_reads_webdataset_by_the_card(tmp_path, made, load):
 
 def test_row_groups_are_small_and_images_stored_once(tmp_path, monkeypatch, made):
     parquet = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(interchange, "ROW_GROUP", 4)
+    monkeypatch.setattr(parquet_module, "ROW_GROUP", 4)
     write(tmp_path / "made", tmp_path / "out", "parquet")
     file = parquet.ParquetFile(tmp_path / "out/data/train-00000-of-00001.parquet")
     assert [file.metadata.row_group(i).num_rows for i in range(6)] == [4] * 5 + [3]
@@ -164,7 +168,7 @@ def test_the_same_bytes_from_every_form_of_the_dataset(tmp_path, seeded, form):
     for name, source in (("a", root), ("b", tmp_path / "all.h5")):
         write(source, tmp_path / name, form)
     assert content(tmp_path / "a") == content(tmp_path / "b")
-    with open_source(root) as source:
+    with open_dataset(root) as source:
         to_published(source, tmp_path / "png")
     write(tmp_path / "png", tmp_path / "c", form)
     data = [{n: h for n, h in content(tmp_path / k).items() if n.startswith("data/")} for k in "ac"]
@@ -182,15 +186,16 @@ def test_tar_members_have_no_date_and_no_owner(tmp_path, made):
 @pytest.mark.parametrize("form", FORMS)
 def test_an_export_goes_on_where_it_stopped(tmp_path, monkeypatch, made, form):
     write(tmp_path / "made", tmp_path / "whole", form, shard_size=6)
-    encode, done = interchange._png, []
+    encode, done = png_folder.encode_image, []
 
     def failing(pixels):
         done.append(pixels)
-        if len(done) > 16 + 14:  # those that the room is reckoned from come first
+        if len(done) > 14:
             raise KeyboardInterrupt
         return encode(pixels)
 
-    monkeypatch.setattr(interchange, "_png", failing)
+    for module in (webdataset, parquet_module):
+        monkeypatch.setattr(module, "encode_image", failing)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path / "made", tmp_path / "out", form, shard_size=6)
     monkeypatch.undo()
@@ -229,7 +234,7 @@ def test_splits_share_a_folder(tmp_path, seeded, load):
     splits = load(tmp_path / "out")
     assert {name: len(split) for name, split in splits.items()} == {"train": 6, "validation": 4}
     for name, root in (("train", train), ("validation", val)):
-        with open_source(root) as source:
+        with open_dataset(root) as source:
             found = splits[name].with_format("numpy")["raw_latents"][:]
             assert np.array_equal(found, source.raw_latents)
     assert "10 RGB images of 8 x 8" in (tmp_path / "out/README.md").read_text()
@@ -274,7 +279,7 @@ def test_what_the_card_says(tmp_path, monkeypatch, seeded, load, form):
         code = python_of(text)
     names: dict = {}
     exec(code.replace("DIR", str(tmp_path / "out")), names)
-    with open_source(root) as source:
+    with open_dataset(root) as source:
         index = 0 if form == "parquet" else 5  # what the loop ends with
         assert np.array_equal(names["image"], source.image(index))
         assert np.array_equal(names["raw_latents"], source.raw_latents[index])

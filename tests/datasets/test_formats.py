@@ -13,18 +13,20 @@ import pytest
 from helpers.commands import SMALL, run_command
 from PIL import Image
 
-from threedident.datasets import convert
 from threedident.datasets.dataset import ThreeDIdent
-from threedident.datasets.interchange import export
-from threedident.datasets.published import image_name, write_image
-from threedident.datasets.reading import open_source
+from threedident.datasets.formats import hdf5, open_dataset
+from threedident.datasets.formats.export import export
+from threedident.datasets.formats.png_folder import image_name, write_image
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
-from threedident.render.settings import EngineSettings, dataset_settings
-from threedident.shards import ImageSums, Interval, write_shard
-from threedident.store import DatasetDir
+from threedident.render.content import dataset_settings
+from threedident.render.settings import EngineSettings
+from threedident.storage.directory import DatasetDir
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shards import write_shard
+from threedident.storage.statistics import ImageSums
 
 #: Those that a directory of shards can be turned into.
 OTHERS = ("packed", "published", "webdataset", "parquet")
@@ -32,7 +34,7 @@ FRAME = 0.75  # the share of every object in the frame, as if it had been measur
 
 
 def everything(root):
-    with open_source(root) as source:
+    with open_dataset(root) as source:
         images = np.stack([source.image(i) for i in range(len(source))])
         return images, source.raw_latents, source.latents
 
@@ -69,9 +71,9 @@ def test_a_render_waits_for_shards_that_are_being_converted(tmp_path, small_data
         with DatasetDir.open(tmp_path / "s").only_render():
             pass
 
-    monkeypatch.setattr(convert, "write_shard", write_or_refuse)
-    with open_source(small_dataset) as source, pytest.raises(UsageError, match="another process"):
-        convert.to_shards(source, tmp_path / "s")
+    monkeypatch.setattr(hdf5, "write_shard", write_or_refuse)
+    with open_dataset(small_dataset) as source, pytest.raises(UsageError, match="another process"):
+        hdf5.to_shards(source, tmp_path / "s")
 
 
 def test_images_carry_pixels_and_nothing_else(cli, tmp_path, small_dataset):
@@ -390,7 +392,7 @@ def test_pairs_come_back_as_pairs(tmp_path, form):
     root = build(tmp_path / "d", 8, conditional=Normal(0.1))
     there = turned(root, form, tmp_path / "other")
     run_command("verify", there)
-    with open_source(there) as source:
+    with open_dataset(there) as source:
         assert source.manifest.pair_process is not None
     assert "pairs      images 2i and 2i + 1" in run_command("info", there).stdout
 
@@ -513,14 +515,14 @@ def test_info_of_every_form_says_what_rendered_it(cli, tmp_path, form):
 def test_an_export_of_several_splits_asks_which(cli, tmp_path):
     for split, count in (("train", 7), ("test", 4)):
         root = build(tmp_path / split, count, split=split)
-        with open_source(root) as source:
+        with open_dataset(root) as source:
             export(source, tmp_path / "hub", "parquet")
     with pytest.raises(UsageError, match="hub holds the splits train, test: choose one with"):
         ThreeDIdent(tmp_path / "hub")
     with pytest.raises(UsageError, match="hub has no split validation: it holds train, test"):
-        open_source(tmp_path / "hub", "val")
+        open_dataset(tmp_path / "hub", "val")
     with pytest.raises(UsageError, match="is the split test, asked for train"):
-        open_source(tmp_path / "hub/3dident-test.json", "train")
+        open_dataset(tmp_path / "hub/3dident-test.json", "train")
     for name in ("info", "verify", "stats", "preview"):
         assert "holds the splits train, test" in cli(name, "hub", code=2).stderr
         cli(name, "hub", "--split", "test")
@@ -603,7 +605,7 @@ def test_an_export_of_an_older_version_comes_back(cli, tmp_path, form):
 @pytest.mark.parametrize("form", ["webdataset", "parquet"])
 def test_a_damaged_export_is_an_error_that_names_the_file(cli, tmp_path, form):
     root = build(tmp_path / "d")
-    with open_source(root) as source:
+    with open_dataset(root) as source:
         export(source, tmp_path / "whole", form, shard_size=5)
     first, second, _ = sorted((tmp_path / "whole/data").iterdir())
 
@@ -612,7 +614,7 @@ def test_a_damaged_export_is_an_error_that_names_the_file(cli, tmp_path, form):
         shutil.copytree(tmp_path / "whole", tmp_path / "x")
         change(tmp_path / "x/data")
         with pytest.raises(DatasetError, match=message):
-            open_source(tmp_path / "x")
+            open_dataset(tmp_path / "x")
         wrong = cli("verify", "x", code=1).stderr
         assert "fault: " in wrong
         assert f"3dident convert --to {form}" in wrong
@@ -624,7 +626,7 @@ def test_a_damaged_export_is_an_error_that_names_the_file(cli, tmp_path, form):
     refused(lambda d: shutil.copy(d / first.name, d / second.name), second.name)
     refused(lambda d: (d / second.name).write_bytes(b"x" * 9000), second.name)
     with pytest.raises(DatasetError, match=r"one file of an export: give its folder, .*whole"):
-        open_source(first)
+        open_dataset(first)
 
 
 def test_parquet_that_unfolds_to_more_than_it_holds_is_not_read(tmp_path):
@@ -635,7 +637,7 @@ def test_parquet_that_unfolds_to_more_than_it_holds_is_not_read(tmp_path):
     for options in ({"compression": "zstd"}, {"compression": "none", "use_dictionary": True}):
         parquet.write_table(table, path, **options)
         with pytest.raises(DatasetError, match="is compressed or encoded"):
-            open_source(there)
+            open_dataset(there)
 
 
 def packed_by_prefixes(path):
@@ -668,14 +670,14 @@ def test_parquet_whose_images_share_what_they_begin_with_is_not_read(tmp_path):
     with pytest.raises(
         DatasetError, match=r"image\.bytes is compressed or encoded .*DELTA_BYTE_ARR"
     ):
-        open_source(there)
+        open_dataset(there)
     # The footer says PLAIN, the pages are what they were: no more is read than the file holds.
     content = path.read_bytes()
     said, lie = bytes([0x25, 2 * 3, 2 * 7]), bytes([0x25, 2 * 3, 0])  # a list of RLE, DELTA_...
     assert content.count(said) == 1
     path.write_bytes(content.replace(said, lie))
     with pytest.raises(DatasetError, match="its images are more than the file holds"):
-        open_source(there)
+        open_dataset(there)
 
 
 def test_parquet_of_other_columns_is_not_read(tmp_path):
@@ -691,7 +693,7 @@ def test_parquet_of_other_columns_is_not_read(tmp_path):
     with pytest.raises(
         DatasetError, match=r"columns .*index \(double\).* expected .*index \(int64\)"
     ):
-        open_source(there)
+        open_dataset(there)
     # Lists of free length that say they are vectors; nulls take no room.
     nulls = pa.array([[None] * 5000] * len(table), pa.list_(pa.float32()))
     kept = base64.b64encode(table.schema.serialize())
@@ -701,7 +703,7 @@ def test_parquet_of_other_columns_is_not_read(tmp_path):
     content = path.read_bytes().replace(b"ARROW:schema", b"ARROW-schema")
     path.write_bytes(content.replace(b"ARROW/schema", b"ARROW:schema"))
     with pytest.raises(DatasetError, match="has 60000 values in 12 rows, expected 10 in each"):
-        open_source(there)
+        open_dataset(there)
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,20 @@ import warnings
 from pathlib import Path
 
 import faiss
-import made
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from helpers import fake_dataset as made
 from helpers.commands import run_command
-from made import in_a_fork, same, wait_for
+from helpers.fake_dataset import in_a_fork, same, wait_for
 from PIL import Image
 from scipy import stats
 from torch.utils import data
 
 from threedident import cli as cli_module
+from threedident.baselines.data import _LATENTS
+from threedident.baselines.reproduce.studies import _MATCHED_WIDTHS
 from threedident.datasets import (
     Box,
     Change,
@@ -48,16 +50,16 @@ from threedident.datasets import (
     Unchanged,
     Uniform,
     VonMisesFisher,
-    matching,
-    realised,
 )
+from threedident.datasets import latent_matcher as matching
+from threedident.datasets import matching_report as realised
 from threedident.datasets.pairs import Buffers
+from threedident.distributions.torch_sampler import seeded
 from threedident.errors import DatasetError, MatchingWarning, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES
-from threedident.files import is_running
 from threedident.presets import load_preset
 from threedident.render.direct import render
-from threedident.sampling import seeded
+from threedident.system import is_running
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 
@@ -1256,6 +1258,44 @@ def test_what_the_command_measures(cli, tmp_path, dataset):
         assert (np.abs(np.log(ratios[scales >= holds])) <= math.log(1.05)).all()
         assert scales[0] <= holds <= scales[-1]
     assert tried["nearest"][0] > 2
+
+
+@pytest.mark.parametrize(("pairs", "latents"), [("laplace", 10_000), ("laplace", 100_000)])
+def test_exact_pairs_are_as_wide_as_matched_ones_where_a_study_says_so(pairs, latents):
+    space = Box(10)
+    drawn = Uniform().marginal(space, latents, generator=seeded(0, _LATENTS))
+    matcher = LatentMatcher(drawn, repeatable=True)
+    process = PairProcess(space, {"laplace": Laplace(0.1), "normal": Normal(0.1)}[pairs])
+    factor = realised.matched_width(matcher, process)
+    assert 0.1 * factor == pytest.approx(_MATCHED_WIDTHS[pairs][latents], abs=1e-4)
+    wide = dataclasses.replace(process, conditional=realised.scaled(process.conditional, factor))
+    spreads = [
+        realised.Spread.of(*(t.numpy() for t in each)).overall
+        for each in (
+            wide.sample(10_000, generator=seeded(5)),
+            [drawn[i] for i in matcher.pairs(process, 10_000, seeded(6))],
+        )
+    ]
+    assert spreads[0] == pytest.approx(spreads[1], rel=0.02)
+
+
+def test_partners_of_all_latents_are_those_that_resampling_draws():
+    space = Box(2)
+    latents = Uniform().marginal(space, 600, generator=seeded(0))
+    matcher = LatentMatcher(latents, match="resample")
+    process = PairProcess(space, Laplace(0.2))
+    partners = matcher.partners(process, 2000, seeded(1))
+    assert partners.shape == (600, 2000) and partners.dtype == torch.int32
+    assert (partners != torch.arange(600)[:, None]).all()
+    for anchor in (0, 555):
+        expected = (-(latents - latents[anchor]).abs().sum(1) / 0.2).exp()
+        expected[anchor] = 0
+        counts = torch.bincount(partners[anchor], minlength=600)
+        likely = expected > expected.sum() * 0.01  # at least 20 draws each
+        observed = [*counts[likely].tolist(), int(counts[~likely].sum())]
+        shares = torch.cat([expected[likely], expected[~likely].sum()[None]]).double()
+        assert stats.chisquare(observed, (2000 * shares / shares.sum()).tolist()).pvalue > 1e-4
+    assert torch.equal(partners, matcher.partners(process, 2000, seeded(1)))
 
 
 def test_the_realised_spread_of_exact_and_dense_latents():

@@ -9,9 +9,9 @@ import pytest
 from helpers.commands import run_command
 from PIL import Image
 
-from threedident.datasets import published
-from threedident.datasets.reading import open_source
-from threedident.datasets.release import choose_sample
+from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats import png_folder as published
+from threedident.datasets.release_check import choose_sample
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 
@@ -182,5 +182,5 @@ def test_a_sample_is_spread_and_prefers_what_tells():
 
 
 def test_a_dataset_of_ours_says_the_same_of_itself(releases):
-    with open_source(releases["3dident"]) as source:
+    with open_dataset(releases["3dident"]) as source:
         assert np.allclose(PRESETS[0].to_scene(source.raw_latents), source.latents)

@@ -20,8 +20,8 @@ from threedident.datasets import (
     VonMisesFisher,
 )
 from threedident.datasets import synthetic as synthetic_module
+from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
-from threedident.sampling import seeded
 
 TRIALS = 500
 

@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 from helpers.commands import command
 
-from threedident.datasets import download as fetching
-from threedident.datasets import published
-from threedident.datasets.reading import open_source
+from threedident.datasets import zenodo as fetching
+from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats import png_folder as published
 from threedident.errors import DatasetError
 
 
@@ -184,7 +184,10 @@ def test_a_release_is_fetched_and_unpacked_once(cli, tmp_path, server, layout, t
     assert "3dident_test.tar: 0.2 MB, checksum as recorded" in said
     assert "3dident compare-release 'my release/3dident_test/3dident/test'" in said
     out = tmp_path / "my release"
-    with open_source(out / "3dident_test/3dident/test") as source, open_source(layout) as original:
+    with (
+        open_dataset(out / "3dident_test/3dident/test") as source,
+        open_dataset(layout) as original,
+    ):
         assert np.array_equal(source.raw_latents, original.raw_latents)
         for i in range(12):
             assert np.array_equal(source.image(i), original.image(i))
@@ -210,7 +213,7 @@ def test_kinds_of_archives(tmp_path, server, layout, ending):
     server.add(f"a.{ending}", packed(layout, mode))
     fetch(server, tmp_path / "out", remove_archives=True)
     assert fetching.find_layouts(tmp_path / "out") == [tmp_path / "out/a/3dident/test"]
-    with open_source(tmp_path / "out/a/3dident/test") as source:
+    with open_dataset(tmp_path / "out/a/3dident/test") as source:
         assert len(source) == 12
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["a"]
     assert fetch(server, tmp_path / "out") == []
@@ -534,7 +537,7 @@ def test_an_interrupted_unpacking_starts_again(tmp_path, server, tar, monkeypatc
     (tmp_path / ".a.unpacking/3dident/test/images/99.png").write_text("")
     fetch(server, tmp_path)
     assert len(server.fetched()) == 1
-    with open_source(tmp_path / "a/3dident/test") as source:
+    with open_dataset(tmp_path / "a/3dident/test") as source:
         assert len(source) == 12
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "a.tar"]
 

@@ -49,9 +49,10 @@ def test_the_picture_is_the_one_that_its_script_draws(tmp_path):
     assert drawn.read_bytes() == (ROOT / "docs/images/architecture.svg").read_bytes()
     text = drawn.read_text("utf-8")
     for name in re.findall(r"(\w+)/", " ".join(re.findall(r"<text[^>]*>([^<]*)", text))):
-        assert any(path.is_dir() for room in ROOMS for path in (ROOT / room).rglob(name)) or (
-            ROOT / name
-        ).is_dir(), name
+        assert (
+            any(path.is_dir() for room in ROOMS for path in (ROOT / room).rglob(name))
+            or (ROOT / name).is_dir()
+        ), name
 
 
 def test_every_public_module_is_on_one_page_and_every_named_one_exists(layout):

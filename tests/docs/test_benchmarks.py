@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from threedident.cli import main
-from threedident.evaluate.metrics import _r2 as metrics
+from threedident.evaluate import metrics
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-HEAVY = ("bpy", "faiss", "h5py", "matplotlib", "numba", "numpy", "PIL", "pooch", "requests")
+HEAVY = ("bpy", "faiss", "h5py", "matplotlib", "numba", "numpy", "PIL", "requests")
 HEAVY += ("rich", "scipy", "sklearn", "torch", "trimesh", "warp")
 ROW = {"case", "name", "figure", "unit", "least", "most", "figures", "baseline"}
 ROW |= {"baseline_figure", "ratio", "remark"}
@@ -223,3 +223,21 @@ def test_chance_of_a_held_out_r2_is_what_noise_scores():
     error = np.std(scores) / math.sqrt(len(scores))
     assert error < 0.0015
     assert np.mean(scores) == pytest.approx(benchmark.held_out_chance(200, 10), abs=4 * error)
+
+
+def test_normal_pairs_writes_its_curve_and_goes_on(tmp_path, capsys):
+    benchmark = load("normal_pairs")
+    words = ["--runs", tmp_path / "runs", "--out", tmp_path / "out", "--widths", "1"]
+    words += ["--steps", "100", "--batch-size", "64", "--threads", "1", "--mixing-trials", "5"]
+    for _ in range(2):  # nothing is trained again
+        benchmark.main([*map(str, words)])
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert capsys.readouterr().out.count(table) == 2
+    fresh, latents = (line.split(" | ") for line in table.splitlines()[-2:])
+    assert (fresh[1], latents[1]) == ("fresh weights", "the latents")
+    loss, there, below = map(float, (latents[4], latents[5], latents[6].rstrip(" |")))
+    assert below == pytest.approx(there - loss, abs=2e-4)
+    curve = (tmp_path / "out" / "curve.csv").read_text().splitlines()
+    assert curve[0] == "sigma,start,step,linear_r2,excess"
+    assert len(curve) == 1 + 2
+    assert (tmp_path / "out" / "curve.png").read_bytes().startswith(b"\x89PNG")

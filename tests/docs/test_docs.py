@@ -77,6 +77,7 @@ IN_PYTHON = (
     (r"resolution=64\b", "resolution=32, workers=1"),
     (r"render\(walk, preset", "render(walk, preset, resolution=32"),
     (r"\b224, 224\b", "32, 32"),
+    (r'"data/train", 4000', '"data/train", 24'),
 )
 #: Commands of ours that only THREEDIDENT_DOCS=all runs, and which tests run their like otherwise.
 #: Their words are checked always.
@@ -85,7 +86,7 @@ COSTLY = (
     (r"compare-engines", "tests/test_direct.py"),
     (r"compare-release", "tests/test_release.py"),
     (r"export", "tests/test_encoders.py"),
-    (r"leaderboard check .*--fresh", "tests/test_leaderboard.py"),
+    (r"leaderboard check .*--fresh", "tests/evaluate/test_reverify.py"),
 )
 #: Commands of ours that never run here, and why. Their words are checked.
 ELSEWHERE = ((r"download", "fetches gigabytes; tests/test_download.py has a server of its own"),)

@@ -1,142 +1,29 @@
+"""All scores of codes at once."""
+
 import json
 import math
 import os
-import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers.synthetic_codes import noisy_codes, rotation, uniform
+from helpers.synthetic_codes import Z, data, noise, noisy_codes, rotation, uniform, warning_codes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threedident.errors import UsageError
-from threedident.evaluate.assumptions import CODES, check_assumptions
-from threedident.evaluate.metrics import block_r2, linear_r2, mcc, nonlinear_r2
-from threedident.evaluate.metrics._bootstrap import bootstrap, draw_counts, interval
-from threedident.evaluate.metrics._dci import dci, explicitness, mig, modularity, sap
+from threedident.evaluate.metrics import (
+    dci,
+    linear_r2,
+)
 from threedident.evaluate.scoring import METRICS, score
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
 
 FOUR = ("x", "y", "phi", "object_hue")
-BLOCKS = {"a": [0, 1], "b": [2]}
-
-MEASURES = {
-    "two folds": linear_r2,
-    "single": lambda z, c: linear_r2(z, c, folds="single"),
-    "in-sample": lambda z, c: linear_r2(z, c, folds="in-sample"),
-    "adjusted": lambda z, c: linear_r2(z, c, folds="in-sample", adjusted=True),
-    "wide": lambda z, c: linear_r2(z, np.concatenate([c, c**2, c**3] * 20, 1)),
-    "kernel": nonlinear_r2,
-    "mcc": mcc,
-    "spearman": lambda z, c: mcc(z, c, correlation="spearman"),
-    "spearman, ties": lambda z, c: mcc(np.round(z, 1), np.round(c), correlation="spearman"),
-    "aligned": lambda z, c: mcc(z, c, aligned=True),
-    "padded": lambda z, c: mcc(z, c, noise_padded=True),
-    "many codes": lambda z, c: mcc(z, np.concatenate([c, noise(len(c), 600)], 1)),
-    "blocks": lambda z, c: block_r2(z, c, BLOCKS, BLOCKS),
-    "dci": lambda z, c: dci(z, c, regressor="lasso"),
-    "mig": mig,
-    "sap": sap,
-    "modularity": modularity,
-    "explicitness": explicitness,
-}
-#: These fit or cut anew in every draw, so that rows drawn twice are as good as rows twice.
-REFITTED = ("two folds", "single", "in-sample", "mcc", "spearman", "spearman, ties", "aligned")
-
-
-def noise(samples, width, seed=9):
-    return np.random.default_rng(seed).standard_normal((samples, width))
-
-
-INTERVALS = Path(__file__).parents[2] / "benchmarks" / "intervals.py"
-
-
-def data(samples=120):
-    z = uniform(samples, 3)
-    return z, noisy_codes(z, 4)
-
-
-# The bootstrap
-
-
-@pytest.mark.parametrize("name", MEASURES)
-def test_a_draw_of_every_row_once_is_the_score_itself(name):
-    z, codes = data()
-    measured = MEASURES[name](z, codes)
-    drawn = measured.replicate(np.ones((2, 120)))
-    assert np.allclose(drawn.value, measured.value, rtol=0, atol=1e-7)
-    if measured.per_factor is not None:
-        assert np.allclose(drawn.per_factor, measured.per_factor[None], rtol=0, atol=1e-7)
-    for part, values in drawn.parts.items():
-        assert np.allclose(values, measured.parts[part], rtol=0, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", [*REFITTED, "sap"])
-def test_a_draw_is_the_score_of_the_rows_drawn(name):
-    z, codes = data()
-    measured = MEASURES[name](z, codes)
-    counts = np.concatenate(list(draw_counts(measured.folds, 3, 0)))
-    for row, value in zip(counts, measured.replicate(counts).value, strict=True):
-        rows = np.repeat(np.arange(120), row.astype(int))
-        assert MEASURES[name](z[rows], codes[rows]).value == pytest.approx(value, abs=1e-8)
-
-
-def test_rows_are_drawn_inside_their_fold():
-    folds = (slice(0, 7), slice(7, 20))
-    counts = np.concatenate(list(draw_counts(folds, 450, 3)))
-    assert counts.shape == (450, 20)
-    assert (counts[:, :7].sum(1) == 7).all()
-    assert (counts[:, 7:].sum(1) == 13).all()
-    assert np.abs(counts.mean(0) - 1).max() < 0.25
-    assert np.array_equal(counts, np.concatenate(list(draw_counts(folds, 450, 3))))
-    assert not np.array_equal(counts, np.concatenate(list(draw_counts(folds, 450, 4))))
-
-
-def test_intervals():
-    draws = np.linspace(0, 0.1, 1001)[:, None] + [0.0, 0.3, np.nan]
-    ends = interval(draws, [0.5, 0.99, 0.2], 0.0)
-    assert ends[:, 0] == pytest.approx([0.5 - 0.0475, 0.5 + 0.0475])
-    assert ends[:, 1] == pytest.approx([0.99 - 0.0475, 1])
-    assert np.isnan(ends[:, 2]).all()
-    assert interval(draws[:, 0], 0.01, 0.0)[0] == 0
-
-
-@pytest.mark.parametrize(("width", "folds"), [(1, 2), (5, 2), (5, "in-sample"), (5, "single")])
-def test_intervals_cover_the_known_r2_of_a_gaussian_regression(width, folds):
-    """z = sqrt(R2) w.c + sqrt(1 - R2) e with |w| = 1 has R2 exactly; 95 % are asked for."""
-    truth, runs, hits = 0.7, 200, 0
-    for run in range(runs):
-        generator = np.random.default_rng(run)
-        codes = generator.standard_normal((500, width))
-        weights = generator.standard_normal((width, 2))
-        weights /= np.linalg.norm(weights, axis=0)
-        z = math.sqrt(truth) * codes @ weights
-        z += math.sqrt(1 - truth) * generator.standard_normal(z.shape)
-        measured = linear_r2(z, codes, folds=folds)
-        low, high = interval(bootstrap(measured, 200, run).value, measured.value, -math.inf)
-        hits += low <= truth <= high
-    assert 0.88 <= hits / runs <= 0.99
-
-
-def test_intervals_cover_the_known_correlation():
-    truth, runs, hits = 0.6, 200, 0
-    for run in range(runs):
-        generator = np.random.default_rng(run)
-        z = generator.standard_normal((300, 2))
-        codes = truth * z + math.sqrt(1 - truth**2) * generator.standard_normal(z.shape)
-        measured = mcc(z, codes)
-        low, high = interval(bootstrap(measured, 200, run).value, measured.value, 0)
-        hits += low <= truth <= high
-    assert 0.88 <= hits / runs <= 0.99
-
-
-# Everything together
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +158,7 @@ def test_whatever_comes_in_json_holds_no_nan(seed, samples, factors, width):
     found = score(z, codes, factors=list("abcd")[:factors], bootstrap=100)
     json.dumps(found.as_dict(), allow_nan=False)
     for each in found.scores.values():
-        assert math.isfinite(each.score.value) or "undefined_score" in _codes(found)
+        assert math.isfinite(each.score.value) or "undefined_score" in warning_codes(found)
 
 
 def test_constant_factors_are_null():
@@ -289,106 +176,6 @@ def test_constant_factors_are_null():
     ]
 
 
-# Warnings
-
-
-def _codes(found):
-    return [warning.code for warning in found.warnings]
-
-
-def _warned(z, codes, **options):
-    names = [f"f{i}" for i in range(z.shape[1])]
-    return score(z, codes, factors=names, bootstrap=0, **options)
-
-
-def test_a_sound_evaluation_has_no_warnings():
-    z = uniform(1000, 3)
-    assert _warned(z, z @ rotation(3)).warnings == ()
-
-
-Z = uniform(1000, 3)
-SQUARE = np.concatenate([Z, Z[:, :1] ** 2], 1)
-NEARLY = np.concatenate([Z, Z.sum(1, keepdims=True) + 0.01 * noise(1000, 1)], 1)
-
-
-@pytest.mark.parametrize(
-    ("z", "codes", "code", "message"),
-    [
-        (Z[:60], Z[:60], "few_samples", "30 samples to fit 3 codes"),
-        (Z * [1, 0, 1], Z[:, :2], "constant_factors", "f1 do not vary"),
-        (NEARLY, NEARLY, "dependent_factors", r"f0 and f3 \(0.5"),
-        (SQUARE, SQUARE, "dependent_factors", r"f0 and f3 \(1.00\)"),
-        (Z, Z * [1, 0, 1], "collapsed_codes", "codes 1 do not vary; the codes have rank 2"),
-        (Z, Z[:, [0, 1, 0]], "collapsed_codes", "rank 2, where 3 factors"),
-        (Z, Z[:, [0, 1, 2, 1]], "duplicated_codes", "codes 1 and 3 are copies"),
-        (Z, Z[:, :2], "unequal_dimensions", "1 factors can have no code"),
-        (Z, np.concatenate([Z, noise(1000, 2)], 1), "unequal_dimensions", "picks the best 3"),
-        (np.sort(Z, 0), np.sort(Z, 0), "halves_differ", "f0, f1, f2, the codes differ"),
-    ],
-)
-def test_assumptions_that_do_not_hold(z, codes, code, message):
-    found = _warned(z, codes)
-    messages = {warning.code: warning.message for warning in found.warnings}
-    assert code in messages
-    assert re.search(message, messages[code]), messages[code]
-    assert set(messages) <= set(CODES)
-    assert found.as_dict()["warnings"][0]["code"] in CODES
-
-
-def test_factors_can_be_dependent_without_any_pair_of_them():
-    z = uniform(20_000, 200)
-    z = np.concatenate([z, z.sum(1, keepdims=True)], 1)
-    names = [f"f{i}" for i in range(201)]
-    (found,) = check_assumptions(z, z[:, :2], factors=names, metrics=(), folds=2)[:1]
-    assert found.code == "dependent_factors"
-    assert "nearly collinear" in found.message
-
-
-@pytest.mark.parametrize(("folds", "word"), [(2, "lower"), ("in-sample", "higher")])
-def test_few_samples_for_the_codes_are_warned_of_until_they_do_no_harm(folds, word):
-    """25 m^2 samples: benchmarks/intervals.py measures what lies below."""
-    enough = uniform(2500, 10)
-    assert "few_samples" not in _codes(_warned(enough, enough, folds=folds))
-    z = enough[:2499]
-    found = _warned(z, z, folds=folds)
-    (message,) = [each.message for each in found.warnings if each.code == "few_samples"]
-    assert f"R2 is {word} than with ever more samples" in message
-    assert "from 2500 samples on" in message
-    assert "few_samples" not in _codes(_warned(z, z, metrics=["mcc"]))
-
-
-def test_intervals_are_of_the_score_at_this_many_samples():
-    """Not of that of ever more: what the warning says, and docs/scores.md has a table of."""
-    simulate = runpy.run_path(str(INTERVALS))["simulate"]
-    population, off, held = simulate(500, 50, 0.3, runs=30)
-    assert held < 0.2
-    assert off == pytest.approx(50 / 250 * (1 - population), rel=0.5)
-    population, off, held = simulate(2500, 10, 0.3, runs=30)
-    assert held > 0.8
-    assert 0 < off < 0.02 * (1 - population)
-
-
-def test_an_r2_at_its_floor_is_said():
-    z = uniform(400, 2)
-    codes = z.copy()
-    codes[200:] *= 1e12
-    codes[:200, 1] = z[:200, 1]
-    found = score(z, codes, factors="ab", metrics=["linear_r2", "mcc"], bootstrap=0)
-    assert found.scores["linear_r2"].score.value < -1e8
-    (message,) = [each.message for each in found.warnings if each.code == "floored_r2"]
-    assert "linear_r2 of a" in message
-    assert "floored_r2" not in _codes(_warned(Z, Z))
-
-
-def test_a_score_is_a_number_with_a_short_name():
-    z = uniform(1000, 10)
-    found = linear_r2(z, z)
-    assert float(found) == found.value == pytest.approx(1)
-    assert repr(found) == "Measured(1; per_factor, parts['folds'], parts['rank'])"
-    assert len(repr(dci(z[:200], z[:200]))) < 300
-    assert repr(found.plain()).startswith("Score(1; ")
-
-
 def test_more_codes_than_rows_depend_on_their_scales():
     z = uniform(40, 2)
     codes = noisy_codes(z, 60)
@@ -396,12 +183,6 @@ def test_more_codes_than_rows_depend_on_their_scales():
     assert linear_r2(z, codes).value != pytest.approx(linear_r2(z, scaled).value, abs=1e-3)
     few, scaled = codes[:, :4], codes[:, :4] * [100, 1, 1, 0.01]
     assert linear_r2(z, few).value == pytest.approx(linear_r2(z, scaled).value)
-
-
-def test_best_scores_are_said_to_be_known_where_they_are():
-    for best, words in ((None, "are not known for these latents"), ({"f0": 0.9}, "stands beside")):
-        found = _warned(Z, Z, not_injective=["a reason"], best_r2=best)
-        assert words in found.warnings[-1].message
 
 
 def test_the_weights_of_the_literature_for_completeness():
@@ -415,25 +196,6 @@ def test_the_weights_of_the_literature_for_completeness():
     expected = (each * table.sum(0)).sum() / table.sum()
     weighted = np.average(parts["completeness_per_factor"], weights=table.sum(0))
     assert weighted == pytest.approx(expected)
-
-
-def test_a_generator_that_is_not_injective():
-    reasons = load_preset("3dident").ambiguities()
-    found = _warned(Z, Z, not_injective=reasons)
-    assert _codes(found) == ["not_injective"]
-    assert "hue is not wrapped" in found.warnings[0].message
-
-
-def test_codes_that_are_only_counted_matter_for_the_mcc_alone():
-    assert "unequal_dimensions" not in _codes(_warned(Z, Z[:, :2], metrics=["linear_r2"]))
-
-
-def test_a_score_that_is_no_number():
-    z = Z[:40, :1].copy()
-    z[20:] = 0.5
-    found = _warned(z, Z[:40])
-    assert "undefined_score" in _codes(found)
-    assert found.as_dict()["scores"]["linear_r2"]["value"] is None
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,23 @@ def run_command(
     return done
 
 
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a fresh Python process."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def without(module: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process where a module cannot be found."""
+    return python(
+        "import sys, importlib.abc\n"
+        "class Hide(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name.split('.')[0] == {module!r}:\n"
+        f"            raise ModuleNotFoundError(f'No module named {{name!r}}', name={module!r})\n"
+        "sys.meta_path.insert(0, Hide())\n" + code
+    )
+
+
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """A folder that is made by the first process of the tests that wants it, for all of them."""
     root = factory.getbasetemp()

@@ -10,18 +10,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from threedident.datasets.formats.convert import to_shards
-from threedident.datasets.formats.sources import read_images
+from threedident.datasets.formats.hdf5 import to_shards
+from threedident.datasets.formats.source import Origin, Source
 from threedident.presets import load_preset
-from threedident.render.settings import EngineSettings, dataset_settings
+from threedident.render.content import dataset_settings
+from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shards import ImageSums, Interval, write_shard
+from threedident.storage.shard_plan import Interval
+from threedident.storage.shards import write_shard
+from threedident.storage.statistics import ImageSums
 
 
-class MadeUp:
+class MadeUp(Source):
     """Noise for images; raw latents uniform, unless they are given."""
 
-    root, form, manifest = Path("made up"), "made up", None
+    root, form, origin = Path("made up"), "made up", Origin()
 
     def __init__(self, count: int, side: int, raw: np.ndarray | None) -> None:
         random = np.random.default_rng(5)
@@ -31,22 +34,8 @@ class MadeUp:
         self.raw_latents = uniform if raw is None else raw.astype(np.float32)
         self.latents = 3 * self.raw_latents
 
-    def __len__(self) -> int:
-        return len(self.pixels)
-
     def read(self, indices, out) -> None:
         out[:] = self.pixels[list(indices)]
-
-    def image(self, index: int) -> np.ndarray:
-        return read_images(self, [index])[0]
-
-    def parts(self):
-        return ()
-
-    def wanted(self):
-        return None
-
-    given = wanted
 
 
 def make(

@@ -100,6 +100,13 @@ def make_scores(
     }
 
 
+def scores_file() -> Any:
+    """The same, as the object that is read of the file."""
+    from threedident.evaluate.scores_file import ScoresFile
+
+    return ScoresFile.from_dict(make_scores())
+
+
 def changed(scores: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     """A copy with one field, named as a.b.c, replaced."""
     made = copy.deepcopy(scores)
@@ -126,15 +133,16 @@ def make_codes(
 def written(scores: dict[str, Any], folder: Path) -> Path:
     """Scores and their report in a folder, as `3dident evaluate` leaves them; scores.json."""
     from threedident.evaluate.report.report import write_report
+    from threedident.evaluate.scores_file import ScoresFile
 
-    write_report(scores, *make_codes(40), None, folder / "report.html")
+    write_report(ScoresFile.from_dict(scores), *make_codes(40), None, folder / "report.html")
     (folder / "scores.json").write_text(json.dumps(scores))
     return folder / "scores.json"
 
 
 def put(board: Path, scores: dict[str, Any]) -> None:
     """Adds a run to a board."""
-    from threedident.evaluate.leaderboard.entries import add
+    from threedident.evaluate.leaderboard.add import add
 
     add(written(scores, board.parent / "written"), board, link="https://example.org/encoder.onnx")
 
@@ -168,12 +176,17 @@ HOSTILE = {
 
 def hostile_run(folder: Path) -> Any:
     """A run of which every text is an attack."""
-    from threedident.evaluate.leaderboard.entries import Run, Submission
+    from threedident.evaluate.leaderboard.entries import KeptSubmission, Run
+    from threedident.evaluate.scores_file import ScoresFile
 
     scores = make_scores("hostile", 0, 0.2, 0.3, **HOSTILE)
     written(scores, folder)
     link = "javascript:window.hacked=5"
-    return Run(folder, scores, Submission("onnx", "<b>", None, "<script>.onnx", link))
+    return Run(
+        folder,
+        ScoresFile.from_dict(scores),
+        KeptSubmission("onnx", "<b>", None, "<script>.onnx", link),
+    )
 
 
 class Structure(html.parser.HTMLParser):

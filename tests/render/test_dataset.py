@@ -1,4 +1,4 @@
-"""`render_dataset` as Python users call it; tests/render/test_render_command.py has the rest."""
+"""`render_dataset` as Python users call it; the other files here go through the command."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ import threedident as tdi
 from threedident.errors import DatasetError, RenderWarning, UsageError
 from threedident.latents import sample_raw_latents
 from threedident.render import dataset as module
-from threedident.storage.directory import DatasetDir, read_manifest
-from threedident.storage.shards import list_shards, read_shard
+from threedident.storage.directory import DatasetDir
+from threedident.storage.manifest import read_manifest
+from threedident.storage.shard_plan import list_shards
+from threedident.storage.shards import read_shard
 
 pytest.importorskip("warp")
 QUICK: dict[str, Any] = {"engine": "direct", "quality": "draft", "resolution": 32, "workers": 1}

@@ -18,11 +18,11 @@ from threedident.render.color import psnr, to_uint8
 from threedident.render.engine import create_engine
 from threedident.render.quality import Whole, get_quality
 from threedident.render.settings import EngineSettings
-from threedident.storage.shards import list_shards
+from threedident.storage.shard_plan import list_shards
 
 wp = pytest.importorskip("warp")
 
-from threedident.render.direct import integrand as terms  # noqa: E402
+from threedident.render.direct import integrand  # noqa: E402
 from threedident.render.direct.engine import (  # noqa: E402
     DirectEngine,
     _lamps,
@@ -69,7 +69,7 @@ def direction(polar, azimuth=0.0):
 @pytest.mark.parametrize("ior", [1.2, 1.4])
 def test_fresnel(ior):
     cosines = wp.array(np.linspace(0, 1, 101, dtype=np.float32), device="cpu")
-    found = wp.map(terms.fresnel, cosines, ior).numpy()
+    found = wp.map(integrand.fresnel, cosines, ior).numpy()
     assert found[-1] == pytest.approx(((ior - 1) / (ior + 1)) ** 2, rel=1e-4)
     assert found[0] == pytest.approx(1.0)
     assert (np.diff(found) <= 1e-6).all()
@@ -83,7 +83,7 @@ def test_fresnel(ior):
 def test_a_diffuse_surface_sends_on_all_light():
     l, omega = sphere()
     cosines = wp.array(l[:, 2].astype(np.float32), device="cpu")
-    assert wp.map(terms.diffuse, cosines).numpy().sum() * omega == pytest.approx(1, abs=1e-3)
+    assert wp.map(integrand.diffuse, cosines).numpy().sum() * omega == pytest.approx(1, abs=1e-3)
 
 
 GLOSSY = [
@@ -96,7 +96,7 @@ GLOSSY = [
 @pytest.mark.parametrize("polar", [0.1, 0.7, 1.2])
 def test_no_surface_makes_light(name, parameters, polar):
     l, omega = sphere()
-    f = evaluate(getattr(terms, name), UP, direction(polar), l, *parameters)
+    f = evaluate(getattr(integrand, name), UP, direction(polar), l, *parameters)
     assert (f >= 0).all()
     assert f.sum() * omega < 1.0
 
@@ -107,7 +107,7 @@ def test_light_goes_both_ways_alike(name, parameters):
     v, l = (
         np.abs(x) / np.linalg.norm(x, axis=1, keepdims=True) for x in rng.normal(size=(2, 200, 3))
     )
-    function = getattr(terms, name)
+    function = getattr(integrand, name)
     there = evaluate(function, UP, v, l, *parameters) / l[:, 2]
     back = evaluate(function, UP, l, v, *parameters) / v[:, 2]
     assert there == pytest.approx(back, rel=1e-3, abs=1e-6)
@@ -115,7 +115,7 @@ def test_light_goes_both_ways_alike(name, parameters):
 
 def test_light_from_below_adds_nothing():
     for name, parameters in (("beckmann", 0.35), ("velvet", 0.6)):
-        function = getattr(terms, name)
+        function = getattr(integrand, name)
         assert evaluate(function, UP, direction(0.5), direction(2.0), parameters) == 0
         assert evaluate(function, UP, direction(2.0), direction(0.5), parameters) == 0
 
@@ -124,7 +124,7 @@ def test_light_from_below_adds_nothing():
 def test_beckmann_normals_cover_the_surface(alpha):
     h, omega = sphere(800)
     cosines = wp.array(h[:, 2].astype(np.float32), device="cpu")
-    density = wp.map(terms.beckmann_density, cosines, alpha).numpy()
+    density = wp.map(integrand.beckmann_density, cosines, alpha).numpy()
     assert (density * h[:, 2]).sum() * omega == pytest.approx(1, abs=2e-3)
 
 
@@ -132,11 +132,11 @@ def test_beckmann_normals_cover_the_surface(alpha):
 def test_ggx(ax, ay):
     h, omega = sphere(800)
     directions = vectors(h)
-    density = wp.map(terms.ggx_density, directions, ax, ay).numpy()
+    density = wp.map(integrand.ggx_density, directions, ax, ay).numpy()
     assert (density * h[:, 2]).sum() * omega == pytest.approx(1, abs=5e-3)
     v = vectors(np.broadcast_to(direction(0.6, 0.4), h.shape))
-    pdf = wp.map(terms.ggx_visible_pdf, v, directions, ax, ay).numpy()
-    f = wp.map(terms.ggx, v, directions, ax, ay).numpy()
+    pdf = wp.map(integrand.ggx_visible_pdf, v, directions, ax, ay).numpy()
+    f = wp.map(integrand.ggx, v, directions, ax, ay).numpy()
     assert f.sum() * omega < 1
     # Some visible normals reflect below the surface; every other direction is counted.
     assert 0.9 < pdf.sum() * omega <= 1.005
@@ -144,12 +144,12 @@ def test_ggx(ax, ay):
     u = np.random.default_rng(1).uniform(size=(200_000, 2)).astype(np.float32)
     points = wp.array(u, dtype=wp.vec2, device="cpu")
     eye = vectors(np.broadcast_to(direction(0.6, 0.4), (len(u), 3)))
-    normals = wp.map(terms.ggx_visible_normal, eye, ax, ay, points).numpy()
+    normals = wp.map(integrand.ggx_visible_normal, eye, ax, ay, points).numpy()
     w = direction(0.6, 0.4)
     l = 2 * (normals @ w)[:, None] * normals - w
     sampled = vectors(l)
-    weight = wp.map(terms.ggx, eye, sampled, ax, ay).numpy()
-    chance = wp.map(terms.ggx_visible_pdf, eye, sampled, ax, ay).numpy()
+    weight = wp.map(integrand.ggx, eye, sampled, ax, ay).numpy()
+    chance = wp.map(integrand.ggx_visible_pdf, eye, sampled, ax, ay).numpy()
     estimate = np.divide(weight, chance, out=np.zeros_like(weight), where=chance > 0).mean()
     assert estimate == pytest.approx(f.sum() * omega, rel=0.01)
 
@@ -160,14 +160,14 @@ def test_the_spotlights_edge():
     cosines = wp.array(
         np.array([cone - 0.01, cone, (cone + inner) / 2, inner, 1], np.float32), device="cpu"
     )
-    found = wp.map(terms.spot_falloff, cosines, cone, 0.1).numpy()
+    found = wp.map(integrand.spot_falloff, cosines, cone, 0.1).numpy()
     assert found == pytest.approx([0, 0, 0.5, 1, 1], abs=1e-3)
 
 
 def test_disk_points_are_uniform():
     grid = (np.stack(np.meshgrid(*[np.arange(200)] * 2), -1).reshape(-1, 2) + 0.5) / 200
     points = wp.map(
-        terms.disk_point, wp.array(grid.astype(np.float32), dtype=wp.vec2, device="cpu")
+        integrand.disk_point, wp.array(grid.astype(np.float32), dtype=wp.vec2, device="cpu")
     ).numpy()
     radius2 = (points**2).sum(1)
     assert radius2.max() < 1
@@ -179,7 +179,7 @@ def test_disk_points_are_uniform():
 @wp.kernel
 def _points(pair: int, seed: wp.uint32, out: wp.array(dtype=wp.vec2)):
     i = wp.tid()
-    out[i] = terms.sample_point(i, pair, seed)
+    out[i] = integrand.sample_point(i, pair, seed)
 
 
 def points_of(count, pair=0, seed=1):
@@ -397,10 +397,10 @@ def test_a_dataset_of_the_direct_engine(cli, tmp_path, small_dataset):
     cli(*direct, "d", "--n", 12, "--workers", 1)
     cli(*direct, "e", "--n", 12, "--images-per-worker", 4)
     cli("verify", "d", "--n", 12)
-    from threedident.datasets.formats.sources import open_source
+    from threedident.datasets.formats import open_dataset
 
     roots = (tmp_path / "d", tmp_path / "e", small_dataset)
-    d, e, blender = (open_source(root) for root in roots)
+    d, e, blender = (open_dataset(root) for root in roots)
     with d, e, blender:
         assert np.array_equal(d.raw_latents, blender.raw_latents)
         for i in range(12):

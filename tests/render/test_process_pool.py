@@ -194,7 +194,9 @@ def test_scripts_need_no_guard(tmp_path, what, way):
     assert done.returncode == 0, done.stderr
     assert "done (2, " in done.stdout
     assert done.stdout.count("the main module runs") == 1
-    assert done.stderr == ""
+    # On a busy machine there are lines of progress.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("rendering: ")]
+    assert said == []
 
 
 def test_what_the_main_script_defines_is_refused_with_the_reason(tmp_path):

@@ -16,11 +16,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from helpers.commands import command
-from test_cli import without
+from helpers.commands import command, without
 
 from threedident.errors import MissingExtraError
-from threedident.storage.shards import ARRAYS, list_shards
+from threedident.storage.shard_plan import list_shards
+from threedident.storage.shard_record import ARRAYS
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed"

@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from threedident.cli.group import main, say
+from threedident import defaults
+from threedident.cli.group import command_line, main, say
 from threedident.cli.options import (
     PATH,
     ConditionalOptions,
     check_figure,
+    compression_option,
     conditional_options,
     dataset_argument,
+    engine_option,
+    json_option,
+    quality_option,
+    render_device_option,
     save_figure,
+    seed_option,
     split_option,
+    workers_option,
 )
-from threedident.errors import (
-    DatasetError,
-    MissingExtraError,
-    UsageError,
-)
+from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
 
 if TYPE_CHECKING:
-    pass
+    from threedident.datasets.matching_report import Report
 
 
 @main.command()
 @dataset_argument
-@click.option(
-    "--out",
-    type=PATH,
-    help="The picture.  [default: preview.png in a directory of shards; for the other forms beside "
-    "them, e.g. train.png for train.h5]",
-)
 @click.option(
     "--n",
     "--count",
@@ -46,18 +45,28 @@ if TYPE_CHECKING:
     show_default=True,
     help="Images.",
 )
+@click.option(
+    "--out",
+    type=PATH,
+    help="The picture.  [default: preview.png in a directory of shards; for the other forms beside "
+    "them, e.g. train.png for train.h5]",
+)
 @split_option
 def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> None:
     """Write a contact sheet of a dataset's first images.
 
     DATASET, in any form, defaults to data/3dident.
+
+    \b
+    Example:
+      3dident preview data/3dident --n 36
     """
-    from threedident.datasets.formats.sources import open_source, read_images
+    from threedident.datasets.formats import open_dataset
     from threedident.render.figures import contact_sheet
 
-    with open_source(dataset, split) as source:
+    with open_dataset(dataset, split) as source:
         count, form = min(count, len(source)), source.form
-        images = read_images(source, range(count))
+        images = source.images(range(count))
     if out is not None:
         target = out
     elif form == "shards":
@@ -73,15 +82,19 @@ def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> N
 @main.command()
 @dataset_argument
 @split_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def info(dataset: Path, split: str | None, as_json: bool) -> None:
     """Say what a dataset is: its settings, factors and size; and whether images are missing.
 
     DATASET, in any form, defaults to data/3dident. Nothing is checked: see `3dident verify`.
+
+    \b
+    Example:
+      3dident info data/3dident
     """
     import json
 
-    from threedident.datasets.describe import describe, lines
+    from threedident.datasets.formats.describe import describe, lines
 
     about = describe(dataset, split)
     if as_json:
@@ -100,18 +113,22 @@ def info(dataset: Path, split: str | None, as_json: bool) -> None:
     help="How many images there should be.  [default: as many as were asked for, where recorded]",
 )
 @split_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def verify(dataset: Path, count: int | None, split: str | None, as_json: bool) -> None:
     """Check a dataset: every image readable, complete, unchanged, with the right latents.
 
     DATASET, in any form, defaults to data/3dident. Says what its form lets one check, and what
     not. Exits with 1 if anything is wrong.
+
+    \b
+    Example:
+      3dident verify data/3dident --n 250000
     """
     import json
 
-    from threedident.datasets.describe import count_of
+    from threedident.datasets.formats.describe import count_of
     from threedident.datasets.formats.verify import verify_any
-    from threedident.storage.shards import name_stretches
+    from threedident.storage.shard_plan import name_stretches
 
     report = verify_any(dataset, count, split)
     if as_json:
@@ -144,37 +161,42 @@ def stats(dataset: Path, split: str | None) -> None:
     """Print mean and standard deviations, with their definitions, as JSON.
 
     DATASET, in any form, defaults to data/3dident. Rewrites stats.json of a directory of shards.
+
+    \b
+    Example:
+      3dident stats data/3dident
     """
     import json
 
-    from threedident.datasets.checking import measure
-    from threedident.datasets.formats.sources import find_form, open_source
+    from threedident.datasets.formats import find_form, open_dataset
+    from threedident.datasets.formats.checks import measure
     from threedident.storage.directory import DatasetDir
 
     if find_form(dataset) == "shards" and split is None:
         directory = DatasetDir.open(dataset)
         try:
-            found = directory.write_stats()
+            statistics = directory.write_stats()
         except DatasetError as error:
-            found = directory.compute_stats()
+            statistics = directory.compute_stats()
             say(f"stats.json is not rewritten: {error}")
     else:
-        with open_source(dataset, split) as source:
-            found = source.stats() or {}
-            if "definitions" not in found:  # little or nothing is recorded
-                found = measure(source)
-    click.echo(json.dumps(found, indent=2))
+        with open_dataset(dataset, split) as source:
+            statistics = source.stats() or {}
+            if "definitions" not in statistics:  # little or nothing is recorded
+                statistics = measure(source)
+    click.echo(json.dumps(statistics, indent=2))
 
 
 @main.command()
 @click.argument("dataset", type=PATH, required=False)
-@conditional_options
 @click.option(
     "--n",
     "count",
     type=click.IntRange(2),
     help="Instead of a dataset: so many latents, as `3dident render --n` would sample them.",
 )
+@click.option("--out", type=PATH, help="A figure.")
+@conditional_options
 @click.option(
     "--factors",
     multiple=True,
@@ -182,10 +204,15 @@ def stats(dataset: Path, split: str | None) -> None:
     help="Match on these alone; the others vary freely. Can be repeated.  [default: all]",
 )
 @click.option("--index", default="auto", show_default=True, help="auto, exact, ivf or hnsw.")
-@click.option("--draws", type=click.IntRange(100), default=20_000, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
-@click.option("--out", type=PATH, help="A figure.")
-@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, and only them.")
+@click.option(
+    "--draws",
+    type=click.IntRange(100),
+    default=20_000,
+    show_default=True,
+    help="Pairs that are drawn for the measurement.",
+)
+@seed_option("draws")
+@json_option
 def pairs(
     dataset: Path | None,
     conditional: ConditionalOptions,
@@ -202,15 +229,14 @@ def pairs(
     Rendered latents stand in for drawn ones, and ten dimensions are sparsely filled: this
     says what that does to the spread and shape of z~ - z, for pairs matched to the nearest
     and for pairs resampled among the rendered, and from which width on it no longer matters.
+
+    \b
+    Example:
+      3dident pairs --n 250000 --conditional normal --sigma 0.1 --out pairs.png
     """
     import json
 
-    import numpy as np
-
-    from threedident.distributions import PairProcess, check_matchable
-    from threedident.distributions.spaces import Box
     from threedident.factors import factor_columns
-    from threedident.latents import sample_raw_latents
 
     if (dataset is None) == (count is None):
         raise UsageError("expected a dataset, or --n for latents that are not rendered yet")
@@ -220,45 +246,20 @@ def pairs(
             import matplotlib  # noqa: F401
         except ImportError as error:
             raise MissingExtraError("matplotlib", "train", "the figure") from error
+    columns = factor_columns(factors or FACTOR_NAMES)
+    report, source = (
+        _examine_rendered(dataset, columns, draws, seed)
+        if dataset is not None and _is_rendered_in_pairs(dataset, conditional)
+        else _examine_matched(dataset, count, columns, conditional, index, draws, seed)
+    )
 
-    columns = list(factor_columns(factors or FACTOR_NAMES))
-    names = tuple(FACTOR_NAMES[c] for c in columns)
-    rendered, latents = False, np.empty((0, len(names)), np.float32)
-    if dataset is not None:
-        from threedident.datasets.formats.sources import open_source
-
-        with open_source(dataset) as source:
-            rendered = source.manifest is not None and source.manifest.pair_process is not None
-            latents = source.raw_latents[:, columns]
-        if rendered and conditional.any_given:
-            raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
-    if not rendered:
-        process = PairProcess(Box(len(names)), conditional.parse(names))
-        check_matchable(process.conditional, latents, names)
-
-    from threedident.datasets.dataset import ThreeDIdent
-    from threedident.datasets.latent_matcher import LatentMatcher, index_path
-    from threedident.datasets.matching_report import examine, examine_pairs, figure, table
-    from threedident.datasets.pairs import PositivePairs
+    from threedident.datasets.matching_report import figure, table
 
     title = f"{count} latents" if dataset is None else dataset.name
-    if rendered:
-        assert dataset is not None
-        report = examine_pairs(PositivePairs(ThreeDIdent(dataset, factors=names)), draws, seed)
-        what = f"{report.images // 2} rendered pairs"
-    else:
-        kept = None
-        if count is not None:
-            latents = sample_raw_latents(range(count), seed=0, split="train")[:, columns]
-        elif dataset is not None:
-            kept = index_path(dataset, tuple(columns), index, len(latents))
-        matcher = LatentMatcher(latents, index=index, path=kept)
-        report = examine(matcher, process, names, draws=draws, seed=seed)
-        what = f"{report.images} images, {matcher.factory}"
     if as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:
-        click.echo(f"{title}: {what}; {report.conditional}, {draws} draws")
+        click.echo(f"{title}: {source}; {report.conditional}, {draws} draws")
         for line in table(report):
             click.echo(line)
     if out is not None:
@@ -266,28 +267,99 @@ def pairs(
         save_figure(figure(report, f"{title}: {report.conditional}"), out, announce)
 
 
+def _is_rendered_in_pairs(dataset: Path, conditional: ConditionalOptions) -> bool:
+    """Whether a dataset's images were rendered in pairs; it then has its conditional.
+
+    Raises:
+        UsageError: they were, and another conditional is given.
+    """
+    from threedident.datasets.formats import open_dataset
+
+    with open_dataset(dataset) as source:
+        rendered = source.manifest is not None and source.manifest.pair_process is not None
+    if rendered and conditional.any_given:
+        raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
+    return rendered
+
+
+def _examine_rendered(
+    dataset: Path, columns: Sequence[int], draws: int, seed: int
+) -> tuple[Report, str]:
+    """Measure pairs that were rendered; return the report, and a phrase on what was measured."""
+    from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.matching_report import examine_pairs
+    from threedident.datasets.pairs import PositivePairs
+
+    names = tuple(FACTOR_NAMES[c] for c in columns)
+    report = examine_pairs(PositivePairs(ThreeDIdent(dataset, factors=names)), draws, seed)
+    return report, f"{report.images // 2} rendered pairs"
+
+
+def _examine_matched(
+    dataset: Path | None,
+    count: int | None,
+    columns: Sequence[int],
+    conditional: ConditionalOptions,
+    index: str,
+    draws: int,
+    seed: int,
+) -> tuple[Report, str]:
+    """Measure pairs that are matched, in a dataset or among `count` latents; return as above."""
+    import numpy as np
+
+    from threedident.distributions import PairProcess, check_matchable
+    from threedident.distributions.spaces import Box
+    from threedident.latents import sample_raw_latents
+
+    names = tuple(FACTOR_NAMES[c] for c in columns)
+    latents = np.empty((0, len(names)), np.float32)
+    if dataset is not None:
+        from threedident.datasets.formats import open_dataset
+
+        with open_dataset(dataset) as source:
+            latents = source.raw_latents[:, list(columns)]
+    process = PairProcess(Box(len(names)), conditional.parse(names))
+    check_matchable(process.conditional, latents, names)
+
+    from threedident.datasets.latent_matcher import LatentMatcher, index_path
+    from threedident.datasets.matching_report import examine
+
+    kept = None
+    if count is not None:
+        latents = sample_raw_latents(range(count), seed=0, split="train")[:, list(columns)]
+    elif dataset is not None:
+        kept = index_path(dataset, tuple(columns), index, len(latents))
+    matcher = LatentMatcher(latents, index=index, path=kept)
+    report = examine(matcher, process, names, draws=draws, seed=seed)
+    return report, f"{report.images} images, {matcher.factory}"
+
+
 @main.command()
 @click.argument("dataset", type=PATH)
 @click.option("--out", type=PATH, required=True, help="The file, e.g. train.h5.")
-@click.option("--compression", metavar="NAME", help="none or gzip.  [default: the dataset's]")
 @split_option
-def pack(dataset: Path, out: Path, compression: str | None, split: str | None) -> None:
+@compression_option("the dataset's")
+def pack(dataset: Path, out: Path, split: str | None, compression: str | None) -> None:
     """Join a dataset, in any form, into one HDF5 file.
 
     What made it is kept, and checksums: `3dident convert --to shards` brings back the directory.
-    """
-    from threedident.datasets.formats.hdf5 import pack as join
-    from threedident.datasets.formats.sources import open_source
 
-    with open_source(dataset, split) as source:
-        count = join(source, out, compression=compression)
+    \b
+    Example:
+      3dident pack data/3dident --out 3dident.h5
+    """
+    from threedident.datasets.formats import open_dataset
+    from threedident.datasets.formats.hdf5 import pack as join
+
+    with open_dataset(dataset, split) as source:
+        count = join(source, out, compression=compression, command=command_line())
         wanted = source.wanted()
     _say_written(out, count, wanted)
 
 
 def _say_written(out: Path, count: int, wanted: int | None, split: str | None = None) -> None:
-    """Says what was written, and how to look at it."""
-    from threedident.datasets.describe import count_of
+    """Say what was written, and how to look at it."""
+    from threedident.datasets.formats.describe import count_of
 
     click.echo(f"wrote {out}: {count_of(count, wanted)} images")
     what = shlex.quote(str(out)) + (f" --split {split}" if split else "")
@@ -306,42 +378,45 @@ def _say_written(out: Path, count: int, wanted: int | None, split: str | None = 
     "webdataset: tar files. parquet: Parquet with image bytes, as Hugging Face datasets has it.",
 )
 @click.option(
-    "--compression", metavar="NAME", help="Of shards: none or gzip.  [default: as it was, or none]"
-)
-@click.option(
-    "--shard-size",
-    type=click.IntRange(1),
-    help="Images to a file.  [default: for shards as they were, or 100; about 240 MB for "
-    "webdataset and parquet]",
-)
-@click.option(
     "--split",
     type=click.Choice(["train", "val", "validation", "test"]),
     help="Which split of an export is read, where it has several; and what webdataset and parquet "
     "call it.  [default: the dataset's split, or train]",
 )
+@click.option(
+    "--shard-size",
+    type=click.IntRange(1),
+    help="Images to a file.  [default: for shards as they were, or "
+    f"{defaults.SHARD_SIZE}; about 240 MB for webdataset and parquet]",
+)
+@compression_option("that of the shards as they were, or none")
 def convert(
     dataset: Path,
     out: Path,
     form: str,
-    compression: str | None,
-    shard_size: int | None,
     split: str | None,
+    shard_size: int | None,
+    compression: str | None,
 ) -> None:
     """Write a dataset in another form, from any form, without loss.
 
     What made it goes along, so that --to shards brings back a directory that `3dident render`
     goes on with. webdataset and parquet come with a dataset card; several splits can share OUT.
     Run the same command again after any interruption: it goes on where it was stopped.
+
+    \b
+    Example:
+      3dident convert data/3dident --to webdataset --out data/webdataset
     """
-    from threedident.datasets.formats import convert as conversion
-    from threedident.datasets.formats import dataset_card as card
-    from threedident.datasets.formats.sources import find_form, open_source
+    from threedident.datasets.formats import find_form, open_dataset
+    from threedident.datasets.formats.convert import convert as write
+    from threedident.datasets.formats.export import split_of
+    from threedident.datasets.formats.export_record import records
 
     if out.resolve() == dataset.resolve():
         raise UsageError("--out must be another directory than the dataset's")
     exports = form in ("webdataset", "parquet")
-    several = find_form(dataset) == "export" and len(card.records(dataset)) > 1
+    several = find_form(dataset) == "export" and len(records(dataset)) > 1
     takes = {"--shard-size"} if exports else set()
     takes |= {"--split"} if exports or several else set()
     takes |= {"--compression", "--shard-size"} if form == "shards" else set()
@@ -353,19 +428,19 @@ def convert(
         if value is not None and option not in takes:
             raise UsageError(f"--to {form} takes no {option}")
     written = None
-    with open_source(dataset, split if several else None) as source:
-        if form == "published":
-            count = conversion.to_published(source, out)
-        elif exports:
-            from threedident.datasets.formats.export_writers import export as write
-            from threedident.datasets.formats.export_writers import split_of
-
-            count = write(source, out, form, split=split, shard_size=shard_size)
-            written = split_of(source, split) if len(card.records(out)) > 1 else None
-        else:
-            count = conversion.to_shards(
-                source, out, shard_size=shard_size, compression=compression
-            )
+    with open_dataset(dataset, split if several else None) as source:
+        name = split if exports else None  # of another form, it only chose what is read
+        count = write(
+            source,
+            out,
+            form,
+            split=name,
+            shard_size=shard_size,
+            compression=compression,
+            command=command_line(),
+        )
+        if exports:
+            written = split_of(source, split) if len(records(out)) > 1 else None
         wanted = source.wanted()
     _say_written(out, count, wanted, written)
 
@@ -407,6 +482,10 @@ def download(
     """Fetch the published dataset from Zenodo, check it and unpack it.
 
     Run the same command again after any interruption: it goes on where it was stopped.
+
+    \b
+    Example:
+      3dident download --out data/published
     """
     from threedident.datasets import zenodo as fetching
 
@@ -414,10 +493,10 @@ def download(
         raise UsageError("--out is missing: the directory to write")
     with fetching.open_session() as session:
         files = fetching.list_record(session, record, api)
-        there = [file.name for file in files]
+        recorded = [file.name for file in files]
         for name in names:
-            if name not in there:
-                raise UsageError(f"the record has no file {name!r}: it has {', '.join(there)}")
+            if name not in recorded:
+                raise UsageError(f"the record has no file {name!r}: it has {', '.join(recorded)}")
         files = [file for file in files if not names or file.name in names]
         if out is None or listing:
             for file in files:
@@ -446,38 +525,20 @@ def download(
 @click.option(
     "--n", "count", type=click.IntRange(1, 1000), default=16, show_default=True, help="Images."
 )
+@click.option("--out", type=PATH, help="A contact sheet: the images, and each preset's render.")
 @click.option(
     "--preset",
     "names",
     multiple=True,
-    default=("3dident", "3dident-wrapped"),
+    default=(defaults.PRESET, f"{defaults.PRESET}-wrapped"),
     show_default=True,
     metavar="NAME|FILE.toml",
     help="A candidate for what made the dataset. Can be repeated.",
 )
-@click.option("--out", type=PATH, help="A contact sheet: the images, and each preset's render.")
-@click.option(
-    "--engine", default="direct", show_default=True, metavar="NAME", help="cycles or direct."
-)
-@click.option(
-    "--quality",
-    default="standard",
-    show_default=True,
-    metavar="LEVEL",
-    help="Of the renders: draft, standard or reference (the published settings).",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    help="Render processes.  [default: one per processor, or per GPU]",
-)
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    metavar="KIND",
-    help="For the renders: auto, cpu, cuda, optix, hip, metal or oneapi.",
-)
+@quality_option
+@render_device_option
+@workers_option
+@engine_option("direct")
 def compare_release(
     dataset: Path,
     count: int,
@@ -492,19 +553,23 @@ def compare_release(
 
     Its latents are held against each preset's, and some of its images against renders of the
     same raw latents, at the dataset's resolution.
+
+    \b
+    Example:
+      3dident compare-release data/published/train --out release.png
     """
     from threedident.datasets import release_check as release
-    from threedident.datasets.formats.sources import open_source
+    from threedident.datasets.formats import open_dataset
     from threedident.presets import load_preset
 
     if out is not None:
         check_figure(out)
     presets = [load_preset(name) for name in names]
-    with open_source(dataset) as source:
+    with open_dataset(dataset) as source:
         click.echo(f"{dataset}: {len(source)} images")
         for line in release.describe_latents(source, presets):
             click.echo(line)
-        found = release.compare(
+        comparison = release.compare(
             source,
             presets,
             count=count,
@@ -513,7 +578,7 @@ def compare_release(
             device=device,
             workers=workers,
         )
-    for line in found.lines():
+    for line in comparison.lines():
         click.echo(line)
     if out is not None:
-        save_figure(found.figure(), out)
+        save_figure(comparison.figure(), out)

@@ -1,4 +1,4 @@
-"""What is installed, in which version, and what to do about what is not."""
+"""The command doctor: checks what is installed, and says what to do about the rest."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from importlib import metadata, util
 import click
 
 from threedident.cli.group import main, say
+from threedident.cli.options import json_option
 from threedident.errors import ThreeDIdentError
 
 #: Distributions by the extra that installs them (None: the base), and what they import as.
@@ -21,7 +22,6 @@ PACKAGES: dict[str | None, dict[str, str]] = {
         "h5py": "h5py",
         "numpy": "numpy",
         "pillow": "PIL",
-        "pooch": "pooch",
         "requests": "requests",
         "rich": "rich",
     },
@@ -53,9 +53,9 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        name: what was looked at.
+        name: the name of what was looked at.
         state: ok, missing (an extra that is not installed) or broken.
-        detail: its version, or what to do.
+        detail: the version, or what to do.
         extra: the extra it belongs to; None for what everything needs.
     """
 
@@ -70,7 +70,7 @@ NAME_WIDTH = 2 + max(len(name) for packages in PACKAGES.values() for name in pac
 
 
 def look() -> Iterator[Finding]:
-    """Looks at everything the toolkit can use, and gives what it finds one by one."""
+    """Look at everything the toolkit can use; yield a finding for each."""
     yield Finding("threedident", "ok", metadata.version("threedident"))
     yield _python()
     for extra, packages in PACKAGES.items():
@@ -122,25 +122,29 @@ def _blender() -> list[Finding]:
     from threedident.render.settings import probe
 
     try:
-        found = probe()
+        available = probe()
     except ThreeDIdentError as error:
         return [Finding("Blender", "broken", str(error), "render")]
     devices = ", ".join(
-        kind if count == 1 else f"{kind} ({count})" for kind, count in found.devices.items()
+        kind if count == 1 else f"{kind} ({count})" for kind, count in available.devices.items()
     )
     return [
-        Finding("Blender", "ok", found.version, "render"),
+        Finding("Blender", "ok", available.version, "render"),
         Finding("render devices", "ok", devices, "render"),
     ]
 
 
 @main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@json_option
 def doctor(as_json: bool) -> None:
     """Check what is installed, with versions, and say what to do about the rest.
 
     With --json: `good`, and `findings` with `name`, `state` (ok, missing or broken), `detail`
     and `extra`.
+
+    \b
+    Example:
+      3dident doctor
     """
     import dataclasses
     import json

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from threedident import defaults
 from threedident.cli.group import main
-from threedident.cli.options import PATH
-from threedident.errors import (
-    UsageError,
+from threedident.cli.options import (
+    PATH,
+    checkpoint_option,
+    fitted_on_option,
+    seed_option,
+    trust_option,
 )
+from threedident.errors import UsageError
 
 if TYPE_CHECKING:
-    pass
+    from threedident.evaluate.evaluation import EvaluationResult
 
 
 def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -60,9 +65,9 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
     callback=_print_template,
     help="Print a manifest to fill in, only.",
 )
-@click.option("--trust", is_flag=True, help="Run code of the submission's author.")
-@click.option("--checkpoint", type=PATH, metavar="FILE", help="Handed to a Python factory.")
-@click.option("--train", type=PATH, help="A dataset that reference:pca is fitted on.")
+@trust_option
+@checkpoint_option
+@fitted_on_option
 @click.option(
     "--factors",
     multiple=True,
@@ -74,34 +79,38 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
     type=click.Choice(["2", "single", "in-sample"]),
     default="2",
     show_default=True,
-    help="Of the linear R2: each half by the other's fit, the published split, or none.",
+    help="Folds of the linear R2: each half by the other's fit, the published split, or none.",
 )
 @click.option(
     "--bootstrap",
     type=click.IntRange(0),
-    default=1000,
+    default=defaults.BOOTSTRAP,
     show_default=True,
     help="Replicates behind the intervals; 0 for none.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of everything random.")
+@seed_option("splits, replicates and subsets that are drawn")
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images at once."
+    "--batch-size",
+    type=click.IntRange(1),
+    default=defaults.BATCH_SIZE,
+    show_default=True,
+    help="Images that the encoder is handed at once.",
 )
 @click.option(
     "--time-limit",
     type=click.FloatRange(min=0, min_open=True),
-    default=7200.0,
+    default=defaults.TIME_LIMIT,
     show_default=True,
     metavar="SECONDS",
-    help="For the encoder.",
+    help="Time that the encoder may take for everything.",
 )
 @click.option(
     "--memory-limit",
     type=click.FloatRange(min=0, min_open=True),
-    default=8.0,
+    default=defaults.MEMORY_LIMIT,
     show_default=True,
     metavar="GB",
-    help="For the encoder.",
+    help="Memory that the encoder may take.",
 )
 def evaluate(
     submission: str,
@@ -128,15 +137,14 @@ def evaluate(
     Python factory (package.module:factory), .pt2 or TorchScript; or a reference encoder:
     reference:identity, reference:random, reference:pca, and encoders that `3dident train` has
     written, reference:encoder=RUN/encoder.pt (or reference:supervised=..., a name for tables).
+
+    \b
+    Examples:
+      3dident evaluate encoder.onnx --data data/3dident-test
+      3dident evaluate reference:pca --data data/3dident-test --train data/3dident
     """
-    from threedident.evaluate.inputs import (
-        DEFAULT_DATA,
-        EMBEDDINGS,
-        REPORT,
-        SCORES,
-        check_inputs,
-        default_out,
-    )
+    from threedident.evaluate.inputs import DEFAULT_DATA, check_inputs, default_out
+    from threedident.evaluate.scores_file import EMBEDDINGS, REPORT, SCORES
     from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
     from threedident.evaluate.submissions.submission import identify
 
@@ -170,7 +178,7 @@ def evaluate(
 
     from threedident.evaluate import evaluation as run
 
-    found = run.evaluate_inputs(
+    evaluation = run.evaluate_inputs(
         inputs,
         folds=2 if folds == "2" else folds,
         bootstrap=bootstrap,
@@ -180,16 +188,22 @@ def evaluate(
         memory_limit=memory_limit,
     )
     # What lies there was looked at before the work, which is not to be lost by now.
-    run.write(found, out, overwrite=True)
-    what = found.scores["submission"]
-    click.echo(f"{what['name']}: {what['codes']} codes of {len(found.z)} images")
-    if what["about"]:
-        click.echo(what["about"])
-    if what["network_blocked"] is False:
-        click.echo("this system could not take the network from the encoder's process")
-    for line in run.summary(found.scores):
-        click.echo(line)
+    run.write(evaluation, out, overwrite=True)
+    _print_scores(evaluation)
     click.echo(f"wrote {out / SCORES}, {out / REPORT} and {out / EMBEDDINGS}")
+
+
+def _print_scores(evaluation: EvaluationResult) -> None:
+    from threedident.evaluate.evaluation import summary
+
+    about = evaluation.scores["submission"]
+    click.echo(f"{about['name']}: {about['codes']} codes of {len(evaluation.z)} images")
+    if about["about"]:
+        click.echo(about["about"])
+    if about["network_blocked"] is False:
+        click.echo("this system could not take the network from the encoder's process")
+    for line in summary(evaluation.scores):
+        click.echo(line)
 
 
 def _split_list(given: tuple[str, ...]) -> list[str]:

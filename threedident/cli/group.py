@@ -59,14 +59,14 @@ def command_line() -> str:
 
 
 def say(message: str) -> None:
-    """Prints a line on stderr; where nobody can read it, the work goes on all the same."""
+    """Print a line on stderr; where nobody can read it, the work goes on all the same."""
     with contextlib.suppress(OSError, ValueError):
         click.echo(message, err=True)
 
 
 @contextlib.contextmanager
 def plain_warnings() -> Iterator[None]:
-    """Shows our own warnings in one line each, without the line of code that they come from."""
+    """Show our own warnings in one line each, without the line of code that they come from."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -81,7 +81,7 @@ def plain_warnings() -> Iterator[None]:
 
 
 class Group(click.Group):
-    """Commands in the order in which one needs them, errors without a traceback."""
+    """A group of commands in the order in which one needs them, errors without a traceback."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, in the order in which they were added."""

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from threedident import defaults
 from threedident.cli.group import Group, main, say
-from threedident.cli.options import PATH
-from threedident.errors import (
-    UsageError,
+from threedident.cli.options import (
+    PATH,
+    checkpoint_option,
+    fitted_on_option,
+    json_option,
+    trust_option,
+    workers_option,
 )
+from threedident.errors import UsageError
 
 if TYPE_CHECKING:
-    pass
+    from threedident.evaluate.leaderboard.reverify import Verdict
 
 
 @main.group(cls=Group)
 def leaderboard() -> None:
-    """Collect scored entries, list them, make a page of them, score them again."""
+    """Collect scored entries, list them, make a page of them, score them again.
+
+    \b
+    Example:
+      3dident leaderboard list
+    """
 
 
 _board = click.option(
@@ -38,8 +48,13 @@ _board = click.option(
 @click.option("--submission", type=PATH, help="The file that was scored, kept with the entry.")
 @click.option("--link", metavar="URL", help="Where the submission can be had instead.")
 def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: str | None) -> None:
-    """Make an entry's folder, fit for a pull request, of what `3dident evaluate` wrote."""
-    from threedident.evaluate.leaderboard.entries import add
+    """Make an entry's folder, fit for a pull request, of what `3dident evaluate` wrote.
+
+    \b
+    Example:
+      3dident leaderboard add scores/mine/scores.json --submission mine.onnx
+    """
+    from threedident.evaluate.leaderboard.add import add
 
     run, new = add(scores, board, submission=submission, link=link)
     click.echo(f"{'added' if new else 'there already:'} {run.folder}")
@@ -48,10 +63,15 @@ def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: st
 @leaderboard.command(name="list")
 @_board
 @click.option("--published/--no-published", default=True, help="The paper's own rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print plain data for programs.")
+@json_option
 @click.pass_context
 def leaderboard_list(ctx: click.Context, board: Path, published: bool, as_json: bool) -> None:
-    """Print the table: a line for each entry, ranked within its track. Scores are fractions."""
+    """Print the table: a line for each entry, ranked within its track. Scores are fractions.
+
+    \b
+    Example:
+      3dident leaderboard list --board leaderboard
+    """
     import json
 
     from threedident.evaluate.leaderboard.entries import read_board
@@ -72,9 +92,16 @@ def leaderboard_list(ctx: click.Context, board: Path, published: bool, as_json: 
 @leaderboard.command(name="html")
 @_board
 @click.option("--out", type=PATH, required=True, help="The site's directory.")
-@click.option("--title", default="3DIdent leaderboard", show_default=True, help="Of the page.")
+@click.option(
+    "--title", default="3DIdent leaderboard", show_default=True, help="Title of the page."
+)
 def leaderboard_html(board: Path, out: Path, title: str) -> None:
-    """Make a static page that sorts and filters, with every entry's report."""
+    """Make a static page that sorts and filters, with every entry's report.
+
+    \b
+    Example:
+      3dident leaderboard html --out site
+    """
     from threedident.evaluate.leaderboard.entries import read_board
     from threedident.evaluate.leaderboard.page import write_site
 
@@ -100,11 +127,11 @@ def leaderboard_html(board: Path, out: Path, title: str) -> None:
     help="Fresh images.",
 )
 @click.option("--out", type=PATH, help="Keep the fresh images in this directory.")
-@click.option("--workers", type=click.IntRange(1), help="Render processes.")
+@workers_option
 @click.option("--submission", help="The submission, where the entry does not keep it.")
-@click.option("--checkpoint", type=PATH, help="For a Python factory.")
-@click.option("--train", type=PATH, help="The images that reference:pca was fitted on.")
-@click.option("--trust", is_flag=True, help="Run code of the entry's authors (Python, torch).")
+@trust_option
+@checkpoint_option
+@fitted_on_option
 def leaderboard_check(
     entry: str,
     board: Path,
@@ -114,20 +141,24 @@ def leaderboard_check(
     out: Path | None,
     workers: int | None,
     submission: str | None,
+    trust: bool,
     checkpoint: Path | None,
     train: Path | None,
-    trust: bool,
 ) -> None:
     """Score an entry again and say whether it holds.
 
     ENTRY is an entry's id, for all of its seeds, or the folder of one. On the data it was scored
     on (--data) scores must be equal; on images rendered anew (--fresh) they must not be worse.
+
+    \b
+    Example:
+      3dident leaderboard check an-entry --data data/3dident-test
     """
     import tempfile
 
     from threedident.evaluate.leaderboard.entries import find_runs
     from threedident.evaluate.leaderboard.reverify import (
-        Encoder,
+        EncoderChoice,
         check_encoder,
         check_fresh_seed,
         recheck,
@@ -141,12 +172,12 @@ def leaderboard_check(
             "--fresh SEED"
         )
     runs = find_runs(entry, board)
-    encoder = Encoder(submission, checkpoint, train, trust)
+    encoder = EncoderChoice(submission, checkpoint, train, trust)
     for run in runs:
         if fresh is not None:
             check_fresh_seed(run, fresh)
         check_encoder(run, encoder)
-    bad = 0
+    all_hold = True
     with tempfile.TemporaryDirectory(prefix="3dident-fresh-") as scratch:
         target = out or Path(scratch) / "fresh"
         for run in runs:
@@ -155,16 +186,19 @@ def leaderboard_check(
                 assert data is not None
                 verdict = recheck(run, data, encoder)
             else:
-                for remark in render_fresh(
-                    run, fresh, target, count=count, data=data, workers=workers
-                ):
+                options: dict[str, Any] = {"count": count, "data": data, "workers": workers}
+                for remark in render_fresh(run, fresh, target, **options):
                     click.echo(f"  note: {remark}")
                 verdict = recheck_fresh(run, target, encoder)
-            for line in verdict.lines:
-                click.echo(f"  {line}")
-            for fault in verdict.faults:
-                say(f"  fault: {fault}")
-            click.echo(f"  {'it holds' if verdict.holds else 'it does not hold'}")
-            bad += not verdict.holds
-    if bad:
+            _print_verdict(verdict)
+            all_hold = all_hold and verdict.holds
+    if not all_hold:
         raise SystemExit(1)
+
+
+def _print_verdict(verdict: Verdict) -> None:
+    for line in verdict.lines:
+        click.echo(f"  {line}")
+    for fault in verdict.faults:
+        say(f"  fault: {fault}")
+    click.echo(f"  {'it holds' if verdict.holds else 'it does not hold'}")

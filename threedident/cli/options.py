@@ -118,11 +118,73 @@ generator_options = gathered(
     ),
 )
 
+resolution_option = click.option(
+    "--resolution",
+    type=int,
+    default=defaults.RESOLUTION,
+    show_default=True,
+    help="Pixels along each side, 8 to 4096.",
+)
+quality_option = click.option(
+    "--quality",
+    default=defaults.QUALITY,
+    show_default=True,
+    metavar="LEVEL",
+    help="draft, standard or reference (the published settings).",
+)
+render_device_option = click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    metavar="KIND",
+    help="auto, cpu, cuda, optix, hip, metal or oneapi.",
+)
 workers_option = click.option(
     "--workers",
     type=click.IntRange(1),
     help="Render processes.  [default: one per processor, or per GPU]",
 )
+
+
+def engine_option(default: str) -> Callable[..., Any]:
+    """Make the option that chooses an engine."""
+    return click.option(
+        "--engine",
+        default=default,
+        show_default=True,
+        metavar="NAME",
+        help="cycles (Blender) or direct (direct integration, on NVIDIA Warp).",
+    )
+
+
+def seed_option(subject: str) -> Callable[..., Any]:
+    """Make the option of a seed, 0 by default; `subject` says what it is the seed of."""
+    return click.option(
+        "--seed", type=int, default=0, show_default=True, help=f"Seed of the {subject}."
+    )
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document instead."
+)
+trust_option = click.option(
+    "--trust", is_flag=True, help="Run code of the submission's authors (Python, torch)."
+)
+checkpoint_option = click.option(
+    "--checkpoint", type=PATH, metavar="FILE", help="The file that a Python factory is handed."
+)
+fitted_on_option = click.option(
+    "--train", type=PATH, help="The dataset that reference:pca is fitted on."
+)
+
+
+def compression_option(default: str) -> Callable[..., Any]:
+    """Make the option that chooses how images are compressed; its default is for people."""
+    return click.option(
+        "--compression",
+        metavar="NAME",
+        help=f"Compression of the images: none or gzip.  [default: {default}]",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,35 +203,11 @@ render_options = gathered(
     RenderOptions,
     "how",
     (
-        click.option(
-            "--resolution",
-            type=int,
-            default=defaults.RESOLUTION,
-            show_default=True,
-            help="Pixels along each side, 8 to 4096.",
-        ),
-        click.option(
-            "--quality",
-            default=defaults.QUALITY,
-            show_default=True,
-            metavar="LEVEL",
-            help="draft, standard or reference (the published settings).",
-        ),
-        click.option(
-            "--device",
-            default="auto",
-            show_default=True,
-            metavar="KIND",
-            help="auto, cpu, cuda, optix, hip, metal or oneapi.",
-        ),
+        resolution_option,
+        quality_option,
+        render_device_option,
         workers_option,
-        click.option(
-            "--engine",
-            default=defaults.ENGINE,
-            show_default=True,
-            metavar="NAME",
-            help="cycles (Blender) or direct (direct integration, on NVIDIA Warp).",
-        ),
+        engine_option(defaults.ENGINE),
     ),
 )
 
@@ -193,7 +231,12 @@ class ConditionalOptions:
     def parse(self, factors: tuple[str, ...] = FACTOR_NAMES) -> Distribution:
         """Make the conditional over the columns `factors`; see `parse_conditional`."""
         return parse_conditional(
-            *(self.conditional, self.sigma, self.lam, self.beta, self.unchanged, self.change),
+            self.conditional,
+            self.sigma,
+            self.lam,
+            self.beta,
+            self.unchanged,
+            self.change,
             factors,
         )
 
@@ -230,6 +273,15 @@ conditional_options = gathered(
 )
 
 
+#: The options that the widths and shapes of each conditional are given by; --beta has a default.
+_TAKES = {
+    "normal": ("--sigma",),
+    "laplace": ("--lambda",),
+    "gennorm": ("--lambda", "--beta"),
+    "uniform": (),
+}
+
+
 def parse_conditional(
     name: str | None,
     sigma: str | None,
@@ -239,73 +291,86 @@ def parse_conditional(
     change: str | None,
     factors: tuple[str, ...] = FACTOR_NAMES,
 ) -> Distribution:
-    """The conditional that the options describe, over the columns `factors`."""
-    from threedident.distributions import (
-        Change,
-        GeneralizedNormal,
-        Laplace,
-        Normal,
-        PerFactor,
-        Unchanged,
-        Uniform,
-    )
+    """Make the conditional that the options describe, over the columns `factors`.
+
+    Raises:
+        UsageError: options are missing, do not belong to the conditional, or do not fit.
+    """
+    from threedident.distributions import PerFactor, Unchanged
     from threedident.factors import factor_columns
 
-    takes = {"normal": {"--sigma"}, "laplace": {"--lambda"}, "gennorm": {"--lambda", "--beta"}}
-    takes["uniform"] = set()
-    if name is None:
-        raise UsageError(f"--conditional must be one of {', '.join(takes)}: it is missing")
-    if name not in takes:
-        raise UsageError(f"--conditional must be one of {', '.join(takes)}, found {name!r}")
     given = {"--sigma": sigma, "--lambda": lam, "--beta": beta}
+    _check_conditional(name, given)
+    held = {FACTOR_NAMES[c] for c in factor_columns(unchanged)}
+    moving = [column for column, factor in enumerate(factors) if factor not in held]
+    if not moving:
+        raise UsageError("--unchanged leaves no factor that changes")
+    widths = {
+        option: _parse_width(option, str(text), len(factors), moving)
+        for option, text in given.items()
+        if text is not None and option != "--beta"
+    }
+    family = _family(str(name), widths, 3.0 if beta is None else beta)
+    if change is not None:
+        family = _with_change(family, change)
+    if not held:
+        return family
+    still = tuple(column for column in range(len(factors)) if column not in moving)
+    return PerFactor(((tuple(moving), family), (still, Unchanged())))
+
+
+def _check_conditional(name: str | None, given: dict[str, Any]) -> None:
+    if name not in _TAKES:
+        found = "it is missing" if name is None else f"found {name!r}"
+        separator = ": " if name is None else ", "
+        raise UsageError(f"--conditional must be one of {', '.join(_TAKES)}{separator}{found}")
     for option, value in given.items():
-        if value is not None and option not in takes[name]:
+        if value is not None and option not in _TAKES[name]:
             raise UsageError(f"--conditional {name} takes no {option}")
-    for option in takes[name] - {"--beta"}:
-        if given[option] is None:
+    for option in _TAKES[name]:
+        if given[option] is None and option != "--beta":
             raise UsageError(
                 f"--conditional {name} needs {option}, its width in raw units "
                 "(the published default is 0.1)"
             )
 
-    held = {FACTOR_NAMES[c] for c in factor_columns(unchanged)}
-    moving = [column for column, factor in enumerate(factors) if factor not in held]
-    if not moving:
-        raise UsageError("--unchanged leaves no factor that changes")
 
-    def width(option: str) -> float | tuple[float, ...]:
-        text = str(given[option])
-        try:
-            values = tuple(float(part) for part in text.split(","))
-        except ValueError:
-            raise UsageError(
-                f"{option}: expected a number or a list of them, found {text!r}"
-            ) from (None)
-        if len(values) == 1:
-            return values[0]
-        if len(values) != len(factors):
-            raise UsageError(f"{option} has {len(values)} widths, expected {len(factors)} or one")
-        return tuple(values[column] for column in moving)
+def _parse_width(
+    option: str, text: str, count: int, moving: Sequence[int]
+) -> float | tuple[float, ...]:
+    """Read a width for all factors, or `count` of them, of which those that move are kept."""
+    try:
+        values = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"{option}: expected a number or a list of them, found {text!r}") from None
+    if len(values) == 1:
+        return values[0]
+    if len(values) != count:
+        raise UsageError(f"{option} has {len(values)} widths, expected {count} or one")
+    return tuple(values[column] for column in moving)
 
-    made: Distribution
+
+def _family(name: str, widths: dict[str, float | tuple[float, ...]], beta: float) -> Distribution:
+    from threedident.distributions import GeneralizedNormal, Laplace, Normal, Uniform
+
     match name:
         case "normal":
-            made = Normal(width("--sigma"))
+            return Normal(widths["--sigma"])
         case "laplace":
-            made = Laplace(width("--lambda"))
+            return Laplace(widths["--lambda"])
         case "gennorm":
-            made = GeneralizedNormal(width("--lambda"), 3.0 if beta is None else beta)
+            return GeneralizedNormal(widths["--lambda"], beta)
         case _:
-            made = Uniform()
-    if change is not None:
-        match = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", change)
-        if not match or int(match[2] or match[1]) < 1:
-            raise UsageError(f"--change expects K or LEAST-MOST, found {change!r}")
-        made = Change(made, int(match[1]) if match[2] is None else (int(match[1]), int(match[2])))
-    if not held:
-        return made
-    still = tuple(column for column in range(len(factors)) if column not in moving)
-    return PerFactor(((tuple(moving), made), (still, Unchanged())))
+            return Uniform()
+
+
+def _with_change(family: Distribution, text: str) -> Distribution:
+    from threedident.distributions import Change
+
+    match = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", text)
+    if not match or int(match[2] or match[1]) < 1:
+        raise UsageError(f"--change expects K or LEAST-MOST, found {text!r}")
+    return Change(family, int(match[1]) if match[2] is None else (int(match[1]), int(match[2])))
 
 
 def _or_default_dataset(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Any:
@@ -333,22 +398,22 @@ split_option = click.option(
 
 
 def check_figure(target: Path) -> None:
-    """Complains of a figure's place before the work for it is done."""
+    """Fail early if the figure cannot be written."""
     from threedident.storage.atomic_files import explaining_write_errors
 
     if target.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise UsageError(f"cannot write {target}: expected a name that ends in .png, .jpg or .webp")
     with explaining_write_errors(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        there = target.exists()
+        existed = target.exists()
         with target.open("ab"):
             pass
-        if not there:
+        if not existed:
             target.unlink()
 
 
 def save_figure(figure: Any, target: Path, say: Callable[[str], None] = click.echo) -> None:
-    """Saves a picture of Pillow's or a figure of matplotlib's."""
+    """Save a picture of Pillow's or a figure of matplotlib's."""
     from threedident.storage.atomic_files import explaining_write_errors
 
     check_figure(target)
@@ -385,7 +450,7 @@ device_options = gathered(
         click.option(
             "--threads",
             type=click.IntRange(1),
-            help="Of each process on a CPU.  [default: torch's choice, one per core]",
+            help="Threads of each process on a CPU.  [default: torch's choice, one per core]",
         ),
     ),
 )

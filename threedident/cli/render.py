@@ -18,12 +18,14 @@ from threedident.cli.options import (
     GeneratorOptions,
     RenderOptions,
     check_figure,
+    compression_option,
     conditional_options,
     gathered,
     generator_options,
     parse_fixed,
     render_options,
     save_figure,
+    seed_option,
 )
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_index
@@ -60,7 +62,7 @@ _job_options = gathered(
             type=click.IntRange(1),
             default=1,
             show_default=True,
-            help="Of each process.",
+            help="Threads of each process.",
         ),
         click.option(
             "--shard",
@@ -74,9 +76,7 @@ _job_options = gathered(
             type=click.IntRange(1, defaults.MOST_IN_A_SHARD),
             help=f"Images to a file.  [default: {defaults.SHARD_SIZE}]",
         ),
-        click.option(
-            "--compression", metavar="NAME", help="Of the images: none or gzip.  [default: none]"
-        ),
+        compression_option("none"),
         click.option(
             "--any-device", is_flag=True, help="Continue a dataset begun on another kind of device."
         ),
@@ -104,8 +104,8 @@ _job_options = gathered(
         click.option(
             "--address",
             metavar="HOST:PORT",
-            help="Of the Ray cluster's head.  [default: $RAY_ADDRESS, the cluster that this "
-            "machine belongs to, or one started here]",
+            help="Address of the Ray cluster's head.  [default: $RAY_ADDRESS, the cluster that "
+            "this machine belongs to, or one started here]",
         ),
     ),
 )
@@ -134,10 +134,6 @@ _job_options = gathered(
 )
 @generator_options
 @click.option(
-    "--split", default="train", show_default=True, metavar="NAME", help="train, val or test."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the latents.")
-@click.option(
     "--latents",
     type=PATH,
     metavar="FILE.npy",
@@ -149,6 +145,10 @@ _job_options = gathered(
     help="Images 2i and 2i + 1 are a positive pair, drawn exactly from --conditional.",
 )
 @conditional_options
+@click.option(
+    "--split", default="train", show_default=True, metavar="NAME", help="train, val or test."
+)
+@seed_option("latents")
 @render_options
 @_job_options
 @click.option(
@@ -197,10 +197,17 @@ def render(
             refuse_unused([given[name] for name in ("seed", "split") if name in given])
         arguments |= {
             "out": out or _default_out(generator, split, how, pairs),
-            **dataclasses.asdict(generator),
-            **{"fixed": parse_fixed(generator.fixed), "split": split, "seed": seed},
-            **{"latents": latents, "pairs": conditional.parse() if pairs else None},
-            **{"engine": how.engine, "quality": how.quality, "resolution": how.resolution},
+            "preset": generator.preset,
+            "shape": generator.shape,
+            "material": generator.material,
+            "fixed": parse_fixed(generator.fixed),
+            "split": split,
+            "seed": seed,
+            "latents": latents,
+            "pairs": conditional.parse() if pairs else None,
+            "engine": how.engine,
+            "quality": how.quality,
+            "resolution": how.resolution,
         }
     if estimate:
         click.echo(estimate_render(**arguments))
@@ -238,10 +245,23 @@ def _given_options() -> dict[str, str]:
 
 
 #: What may stand beside --extend: how much, and how. All else comes from the dataset.
-_BESIDE_EXTEND = {
-    *("extend", "count", "shape", "device", "any_device", "workers", "threads", "part"),
-    *("timeout", "images_per_worker", "executor", "address", "estimate"),
-}
+_BESIDE_EXTEND = frozenset(
+    [
+        "extend",
+        "count",
+        "shape",
+        "device",
+        "any_device",
+        "workers",
+        "threads",
+        "part",
+        "timeout",
+        "images_per_worker",
+        "executor",
+        "address",
+        "estimate",
+    ]
+)
 
 
 def _check_extend(dataset: Path, given: dict[str, str]) -> None:
@@ -254,14 +274,14 @@ def _check_extend(dataset: Path, given: dict[str, str]) -> None:
     Raises:
         UsageError: there is such a setting, or it is in such a form.
     """
-    from threedident.storage.directory import MANIFEST
+    from threedident.storage.manifest import MANIFEST
 
     if others := [name for key, name in given.items() if key not in _BESIDE_EXTEND]:
         raise UsageError(
             f"--extend takes all settings from the dataset: leave out {', '.join(others)}"
         )
     if dataset.exists() and not (dataset / MANIFEST).is_file():
-        from threedident.datasets.formats.sources import find_form
+        from threedident.datasets.formats import find_form
 
         form = find_form(dataset)
         raise UsageError(
@@ -287,7 +307,8 @@ def _default_out(generator: GeneratorOptions, split: str, how: RenderOptions, pa
         if option.name in unnamed and context.params[option.name] not in (None, (), 0)
     ]
     target = default_out(
-        *(generator.preset, split),
+        generator.preset,
+        split,
         engine=how.engine,
         quality=how.quality,
         resolution=how.resolution,
@@ -313,7 +334,13 @@ def _report(summary: Summary, again: str) -> None:
 
 @main.command()
 @click.option("--out", type=PATH, required=True, help="The picture.")
-@click.option("--steps", type=click.IntRange(2, 50), default=7, show_default=True)
+@click.option(
+    "--steps",
+    type=click.IntRange(2, 50),
+    default=7,
+    show_default=True,
+    help="Values of each factor, from raw -1 to 1.",
+)
 @generator_options
 @render_options
 def traverse(
@@ -325,6 +352,10 @@ def traverse(
     """Render each factor's traversal, a column a factor, as in the paper's Figure 3.
 
     The other factors stay at raw 0, or where the preset or --fix holds them.
+
+    \b
+    Example:
+      3dident traverse --engine direct --resolution 64 --out traversal.png
     """
     from threedident.factors import NUM_FACTORS
     from threedident.render.figures import traversal_figure, traversal_latents
@@ -346,10 +377,10 @@ def traverse(
 
 
 @main.command(name="compare-engines")
-@click.option("--n", "count", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--n", "count", type=click.IntRange(1), default=64, show_default=True, help="Images.")
 @click.option("--out", type=PATH, help="A contact sheet: both engines, and their difference.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the latents.")
 @generator_options
+@seed_option("latents")
 @render_options
 def compare_engines(
     count: int,
@@ -363,57 +394,34 @@ def compare_engines(
     Both have noise of their own: at quality standard they agree less with each other than
     each does with a converged render. --device is that of the engine named by --engine; the
     other one chooses for itself.
-    """
-    import numpy as np
 
+    \b
+    Example:
+      3dident compare-engines --n 16 --quality reference --out engines.png
+    """
     from threedident.latents import sample_raw_latents
-    from threedident.render.color import psnr
-    from threedident.render.figures import comparison_sheet
-    from threedident.render.images import render_images
-    from threedident.render.quality import QUALITIES
+    from threedident.render.comparison import compare_engines as compare
 
     if out is not None:
         check_figure(out)
     preset = generator.load()
     raw = preset.hold_fixed(sample_raw_latents(range(count), seed=seed, split="test"))
-    images = {
-        each: render_images(
-            raw,
-            preset,
-            resolution=how.resolution,
-            quality=how.quality,
-            device=how.device if each == how.engine else "auto",
-            engine=each,
-            workers=how.workers,
-            title=each,
-        )
-        for each in sorted(QUALITIES, reverse=True)  # the quick one first: it complains at once
-    }
-    found = np.array([psnr(a, b) for a, b in zip(images["cycles"], images["direct"], strict=True)])
-    click.echo(
-        f"{count} images, {how.resolution} x {how.resolution}, quality {how.quality}: PSNR between "
-        f"the engines mean {found.mean():.1f} dB, worst {found.min():.1f} dB\n"
-    )
-    click.echo(f"{'mean PSNR, dB, by raw value':<28}{'-1 to -1/3':>12}{'to 1/3':>12}{'to 1':>12}")
-    third = np.clip(((raw + 1) * 1.5).astype(int), 0, 2)
-    for column, name in enumerate(FACTOR_NAMES):
-        means = [
-            f"{found[third[:, column] == k].mean():.1f}" if (third[:, column] == k).any() else "-"
-            for k in range(3)
-        ]
-        click.echo(f"{name:<28}" + "".join(f"{text:>12}" for text in means))
+    comparison = compare(raw, preset, **dataclasses.asdict(how))
+    click.echo(comparison)
     if out is not None:
-        order = np.argsort(found)[: min(count, 16)]
-        sheet = comparison_sheet(
-            images["cycles"][order], images["direct"][order], found[order], [int(i) for i in order]
-        )
-        save_figure(sheet, out)
+        save_figure(comparison.figure(), out)
 
 
 @main.command()
 @click.argument("name", required=False, metavar="[NAME|FILE.toml]")
 def presets(name: str | None) -> None:
-    """List the presets, or show one."""
+    """List the presets, or show one.
+
+    \b
+    Examples:
+      3dident presets
+      3dident presets 3dident-wrapped
+    """
     from threedident.presets import load_preset, preset_names
 
     if name is None:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from threedident import defaults
 from threedident.cli.group import main
 from threedident.cli.options import PATH, DeviceOptions, device_options
-from threedident.errors import (
-    UsageError,
-)
-
-if TYPE_CHECKING:
-    pass
+from threedident.errors import UsageError
 
 
 def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -87,6 +83,11 @@ def train(
 
     PRESET is a row of the papers' tables (see --list). The same command again continues a run
     that was interrupted, and so does --resume RUN.
+
+    \b
+    Examples:
+      3dident train demo --data data/small --out runs/demo
+      3dident train --resume runs/demo --set training.steps=4000
     """
     from threedident.baselines.checks import make_plan
     from threedident.baselines.experiment import load_experiment, parse_setting
@@ -109,14 +110,16 @@ def train(
     if show or out is None:
         click.echo(chosen.to_toml(), nl=False)
         return
-    options: dict[str, Any] = {"data": data, "test": test, "accelerator": where.device}
+    options: dict[str, Any] = {"data": data, "test": test, "device": where.device}
     # Before torch is loaded. How many processes there are, torchrun says, to torch.
     make_plan(chosen, out, **options)
 
-    from threedident.baselines.training import loop as training
+    from threedident.baselines.training.distributed import is_first_process
+    from threedident.baselines.training.loop import train as run_training
+    from threedident.baselines.training.networks import ENCODER
 
-    result = training.train(chosen, out, devices=where.devices, threads=where.threads, **options)
-    if not training.is_first_process():  # of those that torchrun has started
+    result = run_training(chosen, out, devices=where.devices, threads=where.threads, **options)
+    if not is_first_process():  # of those that torchrun has started
         return
     for name, value in result["scores"].items():
         click.echo(f"{name}: {value:.4f}")
@@ -124,17 +127,17 @@ def train(
         click.echo(line)
     click.echo(
         f"{result['steps']} steps in {result['seconds']:.0f} s; the encoder is "
-        f"{out / training.ENCODER}, measurements are in {out / 'metrics.csv'}"
+        f"{out / ENCODER}, measurements are in {out / 'metrics.csv'}"
     )
     if result["data"].get("observations") == "images":
         click.echo(
-            f"a report: 3dident evaluate reference:encoder={out / training.ENCODER} "
+            f"a report: 3dident evaluate reference:encoder={out / ENCODER} "
             f"--data {_place_of_test_images(out)}"
         )
 
 
 def _place_of_test_images(out: Path) -> str:
-    """Where the images lie that a run was scored on, quoted for a shell; TEST where none are."""
+    """The place of the images that a run was scored on, quoted for a shell; else TEST."""
     from threedident.baselines.training.run_folder import read_places
 
     test = read_places(out).get("test")
@@ -143,10 +146,10 @@ def _place_of_test_images(out: Path) -> str:
 
 def _factor_table(result: dict[str, Any]) -> list[str]:
     """The final R2 and MCC of every factor, a line each."""
-    from threedident.evaluate.evaluation import factor_table
+    from threedident.evaluate.text_tables import factor_table
 
-    found = result.get("per_factor") or {}
-    columns = {"R2": found.get("linear_r2") or (), "MCC": found.get("mcc") or ()}
+    scores = result.get("per_factor") or {}
+    columns = {"R2": scores.get("linear_r2") or (), "MCC": scores.get("mcc") or ()}
     count = max(map(len, columns.values()))
     names = result["data"].get("factors") or [f"factor {number}" for number in range(count)]
     table = [(label, dict(zip(names, values, strict=False))) for label, values in columns.items()]
@@ -155,6 +158,13 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
 
 @main.command()
 @click.argument("what", metavar="WHAT")
+@click.option("--data", type=PATH, help="Images to train on, instead of rendering them.")
+@click.option("--test", type=PATH, help="Images to score on, instead of rendering them.")
+@click.option(
+    "--datasets",
+    type=PATH,
+    help="Where rendered datasets lie, by name, for several studies.  [default: OUT/data]",
+)
 @click.option("--out", type=PATH, required=True, help="A folder for one study at one scale.")
 @click.option(
     "--rows",
@@ -164,7 +174,7 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
 @click.option(
     "--seeds",
     type=click.IntRange(1),
-    help="Of each row.  [default: as many as the paper; 1 at other scales]",
+    help="Seeds of each row.  [default: as many as the paper; 1 at other scales]",
 )
 @click.option(
     "--scale",
@@ -174,14 +184,11 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
     help="paper, cpu (cut down to two cores) or smoke (does it run?).",
 )
 @click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A field of every experiment."
-)
-@click.option("--data", type=PATH, help="Images to train on, instead of rendering them.")
-@click.option("--test", type=PATH, help="Images to score on, instead of rendering them.")
-@click.option(
-    "--datasets",
-    type=PATH,
-    help="Where rendered datasets lie, by name, for several studies.  [default: OUT/data]",
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a field of every experiment, e.g. training.steps=1000. Can be repeated.",
 )
 @device_options
 def reproduce(
@@ -202,6 +209,10 @@ def reproduce(
     (what pairs of rendered images do) or generators (supervised on 3dident and its variants).
     Writes table.md, table.csv and figure.png after every run; the same command goes on where
     it was stopped.
+
+    \b
+    Example:
+      3dident reproduce table2 --scale cpu --out runs/table2
     """
     from threedident.baselines.experiment import parse_setting
     from threedident.baselines.reproduce.runs import reproduce as run
@@ -217,7 +228,7 @@ def reproduce(
         test=test,
         datasets=datasets,
         devices=where.devices,
-        accelerator=where.device,
+        device=where.device,
         threads=where.threads,
     )
     click.echo(table.read_text("utf-8"))
@@ -230,7 +241,7 @@ def reproduce(
 @click.option(
     "--resolution",
     type=click.IntRange(1, 4096),
-    default=224,
+    default=defaults.RESOLUTION,
     show_default=True,
     help="Pixels along each side of the images it takes.",
 )
@@ -238,11 +249,15 @@ def export(checkpoint: Path, out: Path, resolution: int) -> None:
     """Write a trained encoder as ONNX: one file, preprocessing inside, any number of images.
 
     Its codes are held against torch's on random images.
+
+    \b
+    Example:
+      3dident export runs/demo/encoder.pt --out encoder.onnx
     """
     from threedident.evaluate.submissions import onnx_export as exporting
 
-    made = exporting.export(checkpoint, out, resolution=resolution)
+    exported = exporting.export(checkpoint, out, resolution=resolution)
     click.echo(
-        f"wrote {out}: {made.size / 1e6:.1f} MB, {made.codes} codes, opset {made.opset}; at most "
-        f"{made.difference:.2g} from torch's codes"
+        f"wrote {out}: {exported.size / 1e6:.1f} MB, {exported.codes} codes, opset "
+        f"{exported.opset}; at most {exported.difference:.2g} from torch's codes"
     )

@@ -1,27 +1,22 @@
-"""Exact positive pairs to render: z as for single images, z~ from the conditional around it.
+"""The sampler without torch: exact positive pairs to render.
 
-Images 2i and 2i + 1 are pair i. Both depend on (seed, split, i) alone, as everywhere, and need
-no torch: the generator's raw words are all that is taken from numpy.
+The anchor z is drawn as for single images, its positive z~ from the conditional around it. Images
+2i and 2i + 1 are pair i. Both depend on (seed, split, i) alone, as everywhere: of numpy's
+generators, only the raw words are used.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.distributions import (
-    Additive,
-    Change,
-    Distribution,
-    PerFactor,
-    Unchanged,
-    Uniform,
-    raw_box,
-)
-from threedident.distributions.spaces import Box
+from threedident.distributions.families import Additive, Distribution, Uniform
+from threedident.distributions.pair_process import Change, PerFactor, Unchanged
+from threedident.distributions.spaces import Box, raw_box
 from threedident.errors import UsageError
 from threedident.latents import SPLITS, sample_raw_latents
 
@@ -33,7 +28,13 @@ _PARTNERS = 1  # the third word of the generator's counter; 0 there gives z
 
 
 class _Stream:
-    """Uniform draws from (0, 1), of 52 bits, from a counter of their own."""
+    """Uniform draws from (0, 1), of 52 bits, from a counter of their own.
+
+    Args:
+        seed: the seed, 0 <= seed < 2^64.
+        split: train, val or test.
+        pair: the number of the pair.
+    """
 
     def __init__(self, seed: int, split: str, pair: int) -> None:
         key = np.array([seed, SPLITS[split]], np.uint64)
@@ -41,7 +42,7 @@ class _Stream:
         self._words = np.random.Philox(key=key, counter=counter)
 
     def uniform(self, count: int) -> Float64:
-        """As many draws."""
+        """Draw `count` numbers."""
         top = np.atleast_1d(self._words.random_raw(count)) >> np.uint64(12)
         return (top.astype(np.float64) + 0.5) / 2.0**52  # with 53 bits, half could round to 1
 
@@ -49,16 +50,16 @@ class _Stream:
 def sample_pair_latents(
     indices: Iterable[int], *, seed: int, split: str, conditional: Distribution
 ) -> Float32:
-    """Raw latents of images that come in pairs.
+    """Draw the raw latents of images that come in pairs.
 
     Args:
-        indices: image numbers; 2i is the anchor of pair i, 2i + 1 its positive.
-        seed: 0 <= seed < 2^64.
+        indices: the image numbers; 2i is the anchor of pair i, 2i + 1 its positive.
+        seed: the seed, 0 <= seed < 2^64.
         split: train, val or test.
-        conditional: p(z~ | z) on [-1, 1]^10, in raw units.
+        conditional: the conditional p(z~ | z) on [-1, 1]^10, in raw units.
 
     Returns:
-        (N, 10) float32 in [-1, 1].
+        The raw latents, (N, 10) float32 in [-1, 1].
 
     Raises:
         UsageError: an argument does not fit.
@@ -75,7 +76,7 @@ def sample_pair_latents(
 
 
 def check_renderable(conditional: Distribution) -> None:
-    """Checks that pairs can be rendered from a conditional.
+    """Check that pairs can be rendered from a conditional.
 
     Raises:
         UsageError: it is not defined on [-1, 1]^10, or its tails are too heavy.
@@ -87,7 +88,7 @@ def check_renderable(conditional: Distribution) -> None:
 
 
 def _parts(distribution: Distribution) -> Iterator[Distribution]:
-    """The distributions that one is made of, itself among them."""
+    """The distributions of which one is made, itself among them."""
     yield distribution
     if isinstance(distribution, PerFactor):
         for _, part in distribution.parts:
@@ -96,34 +97,50 @@ def _parts(distribution: Distribution) -> Iterator[Distribution]:
         yield from _parts(distribution.conditional)
 
 
+@functools.singledispatch
 def _draw(distribution: Distribution, box: Box, z: Float64, stream: _Stream) -> Float64:
-    match distribution:
-        case Uniform():
-            return box.low + (box.high - box.low) * stream.uniform(box.n)
-        case Unchanged():
-            return z
-        case PerFactor():
-            moved = z.copy()
-            for columns, part in distribution.parts:
-                block = list(columns)
-                moved[block] = _draw(part, box.sub(columns), z[block], stream)
-            return moved
-        case Change():
-            least, most = distribution.bounds
-            k = least + int(stream.uniform(1)[0] * (most - least + 1))
-            chosen = np.argsort(stream.uniform(box.n))[:k]
-            drawn = _draw(distribution.conditional, box, z, stream)
-            moved = z.copy()
-            moved[chosen] = drawn[chosen]
-            return moved
-        case Additive():
-            widths = np.broadcast_to(np.asarray(distribution.scale, np.float64), (box.n,))
-            return _truncated(z, widths, distribution.shape, box, stream)
+    """Draw one point of a box around z."""
     raise UsageError(f"{distribution} is not defined on the raw latents' box")
 
 
+@_draw.register(Uniform)
+def _(distribution: Uniform, box: Box, z: Float64, stream: _Stream) -> Float64:
+    return box.low + (box.high - box.low) * stream.uniform(box.n)
+
+
+@_draw.register(Additive)
+def _(distribution: Additive, box: Box, z: Float64, stream: _Stream) -> Float64:
+    widths = np.broadcast_to(np.asarray(distribution.scale, np.float64), (box.n,))
+    return _truncated(z, widths, distribution.shape, box, stream)
+
+
+@_draw.register(Unchanged)
+def _(distribution: Unchanged, box: Box, z: Float64, stream: _Stream) -> Float64:
+    return z
+
+
+@_draw.register(Change)
+def _(distribution: Change, box: Box, z: Float64, stream: _Stream) -> Float64:
+    least, most = distribution.bounds
+    k = least + int(stream.uniform(1)[0] * (most - least + 1))
+    chosen = np.argsort(stream.uniform(box.n))[:k]
+    drawn = _draw(distribution.conditional, box, z, stream)
+    moved = z.copy()
+    moved[chosen] = drawn[chosen]
+    return moved
+
+
+@_draw.register(PerFactor)
+def _(distribution: PerFactor, box: Box, z: Float64, stream: _Stream) -> Float64:
+    moved = z.copy()
+    for columns, part in distribution.parts:
+        block = list(columns)
+        moved[block] = _draw(part, box.sub(columns), z[block], stream)
+    return moved
+
+
 def _truncated(z: Float64, scale: Float64, beta: float, box: Box, stream: _Stream) -> Float64:
-    """Density exp(-|(x - z) / scale|^beta) in the box, redrawn until it is accepted.
+    """Draw from the density exp(-|(x - z) / scale|^beta) in the box, by rejection.
 
     Candidates are uniform over the box where the scale is wide, else from the whole line by
     the ratio of uniforms (see `torch_sampler`), whichever is accepted more often.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import UsageError
+from threedident.factors import NUM_FACTORS
 
-_ON_SPHERE = 1e-4  # how far off, relative to the radius, float32 arithmetic may leave a point
+_ON_SPHERE = 1e-4  # the relative distance by which float32 arithmetic may miss the radius
 #: Beyond this, float32 could not hold the points, nor double precision their squares.
 LARGEST = 1e30
 
@@ -21,6 +22,11 @@ LARGEST = 1e30
 @dataclasses.dataclass(frozen=True)
 class Box:
     """The box [low, high]^n; raw latents of the dataset fill [-1, 1]^10.
+
+    Attributes:
+        n: the number of dimensions.
+        low: the lower end in each.
+        high: the upper end in each.
 
     Raises:
         UsageError: n < 1, or low is not below high, or either is beyond 1e30.
@@ -42,15 +48,15 @@ class Box:
         object.__setattr__(self, "high", float(high))
 
     def sub(self, columns: Sequence[int]) -> Box:
-        """The box that some of the coordinates fill."""
+        """The box that these coordinates fill."""
         return dataclasses.replace(self, n=len(columns))
 
     def center(self) -> npt.NDArray[np.float64]:
-        """The middle, (n,): where marginals are centred by default."""
+        """The middle, (n,), around which marginals are centred by default."""
         return np.full(self.n, (self.low + self.high) / 2)
 
     def outside(self, points: Any) -> Any:
-        """Which of the points (..., n), numpy or torch, lie outside: bool (...)."""
+        """Whether each of the points (..., n), numpy or torch, lies outside: bool (...)."""
         # The other way round, a NaN would count as inside.
         return ~((points >= self.low) & (points <= self.high)).all(-1)
 
@@ -58,6 +64,10 @@ class Box:
 @dataclasses.dataclass(frozen=True)
 class Sphere:
     """The sphere of radius r in R^n, S^(n-1): points have n coordinates.
+
+    Attributes:
+        n: the number of coordinates.
+        r: the radius.
 
     Raises:
         UsageError: n < 2, or the radius is not above 0, or beyond 1e30 or 1e-30.
@@ -76,27 +86,30 @@ class Sphere:
         object.__setattr__(self, "r", float(r))
 
     def sub(self, columns: Sequence[int]) -> Sphere:
-        """Refused: the coordinates of a sphere depend on each other."""
+        """Raise a UsageError: the coordinates of a sphere depend on each other."""
         raise UsageError(
             f"the coordinates of a sphere depend on each other: {len(columns)} of {self.n} cannot "
             "have a distribution of their own; use a Product of spaces"
         )
 
     def center(self) -> npt.NDArray[np.float64]:
-        """The pole (r, 0, ..., 0): where marginals are centred by default."""
+        """The pole (r, 0, ..., 0), around which marginals are centred by default."""
         pole = np.zeros(self.n)
         pole[0] = self.r
         return pole
 
     def outside(self, points: Any) -> Any:
-        """Which of the points (..., n), numpy or torch, lie off the sphere: bool (...)."""
+        """Whether each of the points (..., n), numpy or torch, lies off the sphere: bool (...)."""
         off = abs(((points / self.r) ** 2).sum(-1) ** 0.5 - 1)
         return ~(off <= _ON_SPHERE)
 
 
 @dataclasses.dataclass(frozen=True)
 class Unbounded:
-    """R^n.
+    """Unbounded space, R^n.
+
+    Attributes:
+        n: the number of dimensions.
 
     Raises:
         UsageError: n < 1.
@@ -108,15 +121,15 @@ class Unbounded:
         _clean_dimensions(self, 1)
 
     def sub(self, columns: Sequence[int]) -> Unbounded:
-        """The space that some of the coordinates fill."""
+        """The space that these coordinates fill."""
         return Unbounded(len(columns))
 
     def center(self) -> npt.NDArray[np.float64]:
-        """The origin: where marginals are centred by default."""
+        """The origin, around which marginals are centred by default."""
         return np.zeros(self.n)
 
     def outside(self, points: Any) -> Any:
-        """Which of the points (..., n), numpy or torch, are not finite: bool (...)."""
+        """Whether each of the points (..., n), numpy or torch, is not finite: bool (...)."""
         return ~(abs(points) < math.inf).all(-1)
 
 
@@ -124,8 +137,11 @@ class Unbounded:
 class Product:
     """A product of spaces: their coordinates, one after the other.
 
+    Attributes:
+        parts: the spaces, at least one.
+
     Raises:
-        UsageError: no part.
+        UsageError: there is no part, or one is no space.
     """
 
     parts: tuple[Space, ...]
@@ -137,7 +153,7 @@ class Product:
 
     @property
     def n(self) -> int:
-        """How many coordinates a point has."""
+        """The number of coordinates of a point."""
         return sum(part.n for part in self.parts)
 
     def blocks(self) -> list[tuple[int, ...]]:
@@ -163,7 +179,7 @@ class Product:
         return np.concatenate([part.center() for part in self.parts])
 
     def outside(self, points: Any) -> Any:
-        """Which of the points (..., n), numpy or torch, lie outside any part: bool (...)."""
+        """Whether each of the points (..., n), numpy or torch, lies outside a part: bool (...)."""
         off = None
         for block, part in zip(self.blocks(), self.parts, strict=True):
             here = part.outside(points[..., block[0] : block[-1] + 1])
@@ -173,24 +189,37 @@ class Product:
 
 Space: TypeAlias = Box | Sphere | Unbounded | Product
 
-_NAMES: dict[str, type[Any]] = {"box": Box, "sphere": Sphere, "unbounded": Unbounded}
+
+def raw_box() -> Box:
+    """The space of raw latents, [-1, 1]^10."""
+    return Box(NUM_FACTORS, -1.0, 1.0)
 
 
 def check_shape(space: Space, points: Any, what: str) -> None:
-    """Checks that points, numpy or torch, are (N, n).
+    """Check that points, numpy or torch, are (N, n).
+
+    Args:
+        space: the space, of n coordinates.
+        points: the points.
+        what: the name of the points in errors.
 
     Raises:
-        UsageError: they are not.
+        UsageError: they have another shape.
     """
     if points.ndim != 2 or points.shape[-1] != space.n:
         raise UsageError(f"{what}: expected shape (N, {space.n}), found {tuple(points.shape)}")
 
 
 def check_points(space: Space, points: Any, what: str) -> None:
-    """Checks that points (N, n), numpy or torch, lie in a space.
+    """Check that points (N, n), numpy or torch, lie in a space.
+
+    Args:
+        space: the space.
+        points: the points.
+        what: the name of the points in errors.
 
     Raises:
-        UsageError: wrong shape, or a point outside; it is named.
+        UsageError: they have another shape, or one lies outside; it is named.
     """
     check_shape(space, points, what)
     outside = space.outside(points)
@@ -200,44 +229,13 @@ def check_points(space: Space, points: Any, what: str) -> None:
         raise UsageError(f"{what}: ({values}) in row {row} is not a point of {space}")
 
 
-def space_as_dict(space: Space) -> dict[str, Any]:
-    """A space as plain data, as in `dataset.json`."""
-    if isinstance(space, Product):
-        return {"name": "product", "parts": [space_as_dict(part) for part in space.parts]}
-    name = next(name for name, kind in _NAMES.items() if isinstance(space, kind))
-    return {"name": name, **dataclasses.asdict(space)}
-
-
-def parse_space(data: Any) -> Space:
-    """The space that plain data describe.
-
-    Raises:
-        UsageError: they describe none.
-    """
-    if isinstance(data, Mapping):
-        fields = {key: value for key, value in data.items() if key != "name"}
-        parts = fields.get("parts")
-        if data.get("name") == "product" and len(fields) == 1 and isinstance(parts, list):
-            try:
-                return Product(*map(parse_space, parts))
-            except RecursionError:
-                raise UsageError("the description of a space is nested too deeply") from None
-        kind = _NAMES.get(str(data.get("name")))
-        if kind is not None and set(fields) == {f.name for f in dataclasses.fields(kind)}:
-            numbers = all(type(v) in (int, float) for v in fields.values())
-            if numbers:
-                space: Space = kind(**fields)
-                return space
-    raise UsageError(f"expected the description of a space, found {data!r:.200}")
-
-
 def plain(value: Any) -> Any:
-    """Scalars and arrays of numpy or torch as Python's numbers and lists; all else as it is."""
+    """Turn scalars and arrays of numpy or torch into numbers and lists; leave all else as it is."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is an int or a float, no bool and finite."""
+    """Whether a value is a finite int or float, and no bool."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     return real and -math.inf < value < math.inf
 

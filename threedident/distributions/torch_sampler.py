@@ -1,4 +1,4 @@
-"""Exact samplers in torch, on any device: what the distributions' `sample` calls.
+"""Exact samplers in torch, on any device: who draws for the distributions' `sample`.
 
 Nothing here clips: truncation is by inverse transform or by redrawing. Arithmetic is in
 double precision where the device has it.
@@ -6,10 +6,20 @@ double precision where the device has it.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
+from threedident.distributions.families import (
+    Additive,
+    Distribution,
+    ProjectedNormal,
+    Uniform,
+    VonMisesFisher,
+    require_sphere,
+)
+from threedident.distributions.pair_process import Change, PerFactor, Unchanged
 from threedident.distributions.spaces import Box, Product, Space, Sphere, check_points, check_shape
 from threedident.errors import MissingExtraError, UsageError
 
@@ -25,10 +35,74 @@ _SMALLEST = 2.0**-54  # below any draw but 0, where tails have no end
 _AT_ONCE = 2**20  # candidates of a redrawing round
 
 
+@functools.singledispatch
+def sample(distribution: Distribution, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    """Draw a point around each mean; see `Distribution.sample`."""
+    raise NotImplementedError(
+        f"{type(distribution).__name__} has no sampler: define its method `sample`"
+    )
+
+
+@sample.register(Uniform)
+def _(distribution: Uniform, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    """Draw from the whole space; only the number of means counts."""
+    distribution.check(space)
+    check_means(space, mean, "the mean of Uniform()", inside=False)
+    return uniform(space, mean, generator)
+
+
+@sample.register(Additive)
+def _(distribution: Additive, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    distribution.check(space)
+    check_means(space, mean, f"the mean of {distribution}")
+    return additive(space, mean, distribution.scale, distribution.shape, generator)
+
+
+@sample.register(VonMisesFisher)
+def _(distribution: VonMisesFisher, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    sphere = require_sphere(distribution, space)
+    check_means(sphere, mean, f"the mean of {distribution}")
+    return von_mises_fisher(mean, distribution.kappa, sphere.r, generator)
+
+
+@sample.register(ProjectedNormal)
+def _(distribution: ProjectedNormal, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    distribution.check(space)
+    sphere = require_sphere(distribution, space)
+    check_means(sphere, mean, f"the mean of {distribution}")
+    return projected_normal(mean, distribution.Lambda, distribution.shell, sphere.r, generator)
+
+
+@sample.register(Unchanged)
+def _(distribution: Unchanged, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    check_means(space, mean, "the mean of Unchanged()")
+    return mean.clone()
+
+
+@sample.register(Change)
+def _(distribution: Change, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    """Draw all, and keep the means of those that are not chosen."""
+    distribution.check(space)
+    drawn = distribution.conditional.sample(space, mean, generator=generator)
+    return choose(drawn, mean, distribution.bounds, generator)
+
+
+@sample.register(PerFactor)
+def _(distribution: PerFactor, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    """Draw each part around its columns of the means."""
+    distribution.check(space)
+    check_means(space, mean, "the mean of PerFactor", inside=False)
+    out = mean.clone()
+    for columns, part in distribution.parts:
+        block = list(columns)
+        out[:, block] = part.sample(space.sub(columns), mean[:, block], generator=generator)
+    return out
+
+
 def expand(
     point: Any, count: int, generator: Generator, device: torch.device | str | None
 ) -> Tensor:
-    """A point (n,) as float32 (count, n), on the device or the generator's."""
+    """Repeat a point (n,) as float32 (count, n), on the device or the generator's."""
     place = device or (generator.device if generator is not None else "cpu")
     points = torch.as_tensor(point, dtype=torch.float32, device=place)
     if points.ndim != 1 or count < 0:
@@ -39,10 +113,16 @@ def expand(
 
 
 def check_means(space: Space, mean: Any, what: str, *, inside: bool = True) -> None:
-    """Checks that means are a float tensor (N, n), and points of the space where `inside`.
+    """Check that means are a float tensor (N, n).
+
+    Args:
+        space: the space, of n coordinates.
+        mean: the means.
+        what: the name of the means in errors.
+        inside: whether they must be points of the space.
 
     Raises:
-        UsageError: they are not.
+        UsageError: they are no such tensor, or one lies outside the space.
     """
     if not isinstance(mean, Tensor) or not mean.is_floating_point():
         found = f"{type(mean).__name__} of {getattr(mean, 'dtype', 'no dtype')}"
@@ -51,7 +131,7 @@ def check_means(space: Space, mean: Any, what: str, *, inside: bool = True) -> N
 
 
 def uniform(space: Space, like: Tensor, generator: Generator) -> Tensor:
-    """Uniform points of a box, sphere or product of them, as many as `like` has rows."""
+    """Draw uniform points of a box, sphere or product of them, as many as `like` has rows."""
     if isinstance(space, Product):
         blocks = zip(space.parts, space.blocks(), strict=True)
         return torch.cat([uniform(p, like[:, list(b)], generator) for p, b in blocks], dim=1)
@@ -67,7 +147,10 @@ def uniform(space: Space, like: Tensor, generator: Generator) -> Tensor:
 def additive(
     space: Space, mean: Tensor, scale: float | tuple[float, ...], beta: float, generator: Generator
 ) -> Tensor:
-    """mean + e, e_i of density exp(-|e_i / scale_i|^beta): truncated to a box, or projected."""
+    """Draw mean + e, with e_i of density exp(-|e_i / scale_i|^beta).
+
+    The density is truncated to a box; on a sphere, the sum is projected.
+    """
     wide = _wide(mean)
     widths = wide.new_tensor(scale).expand(wide.shape)
     if isinstance(space, Box):
@@ -83,9 +166,10 @@ def additive(
 
 
 def von_mises_fisher(mean: Tensor, kappa: float, r: float, generator: Generator) -> Tensor:
-    """Points of the sphere of radius r around means (N, n): Wood (1994).
+    """Draw points of the sphere of radius r around means (N, n), after Wood (1994).
 
-    In terms of s = 1 - w, w the cosine to the mean, so that nothing cancels at large kappa.
+    The draws are in terms of s = 1 - w, w the cosine to the mean, so that nothing cancels at
+    large kappa.
     """
     wide = _wide(mean)
     count, n = wide.shape
@@ -118,7 +202,10 @@ def projected_normal(
     r: float,
     generator: Generator,
 ) -> Tensor:
-    """normalise(z + e), e_i ~ N(0, 1 / Lambda_ii), redrawn while | ||z + e|| - 1 | >= shell."""
+    """Draw normalise(z + e), e_i ~ N(0, 1 / Lambda_ii).
+
+    A draw is repeated while | ||z + e|| - 1 | >= shell.
+    """
     wide = _wide(mean) / r
     n = wide.shape[1]
     sigma = wide.new_tensor(concentration).expand(n).rsqrt()
@@ -140,37 +227,15 @@ def projected_normal(
 
 
 def choose(drawn: Tensor, mean: Tensor, bounds: tuple[int, int], generator: Generator) -> Tensor:
-    """`drawn` in k columns of each row, chosen at random, and `mean` in the others."""
+    """Take `drawn` in k columns of each row, chosen at random, and `mean` in the others."""
     count, n = mean.shape
     k = torch.randint(bounds[0], bounds[1] + 1, (count, 1), generator=generator, device=mean.device)
     order = torch.rand(count, n, generator=generator, device=mean.device).argsort(1).argsort(1)
     return torch.where(order < k, drawn, mean)
 
 
-def powered_distance(
-    mean: Tensor, points: Tensor, scale: float | tuple[float, ...], beta: float
-) -> Tensor:
-    """sum_i |(mean_i - point_i) / scale_i|^beta, (B, N), by differences: nothing cancels."""
-    widths = mean.new_tensor(scale)
-    a, b = (mean / widths).contiguous(), (points / widths).contiguous()
-    if beta >= 1:
-        mode = "donot_use_mm_for_euclid_dist"
-        distance = torch.cdist(a, b, p=beta, compute_mode=mode)
-        return distance if beta == 1 else distance.pow_(beta)
-    total = a.new_zeros(len(a), len(b))  # cdist's root would lose precision
-    for column in range(a.shape[1]):
-        total += (a[:, column, None] - b[None, :, column]).abs().pow_(beta)
-    return total
-
-
-def within(space: Space, points: Tensor, log_weight: Tensor) -> Tensor:
-    """Log weights (B, N), -inf for points outside the space."""
-    outside = space.outside(points)
-    return log_weight.masked_fill_(outside, -math.inf) if outside.any() else log_weight
-
-
 def _standard(like: Tensor, beta: float, generator: Generator) -> Tensor:
-    """Density proportional to exp(-|x|^beta)."""
+    """Draw from the density proportional to exp(-|x|^beta)."""
     if beta == 2:
         return _randn(like, generator) / math.sqrt(2)
     if beta == 1:
@@ -198,7 +263,7 @@ def _standard(like: Tensor, beta: float, generator: Generator) -> Tensor:
 def _truncated(
     low: Tensor, high: Tensor, scale: Tensor, beta: float, generator: Generator
 ) -> Tensor:
-    """Offsets of density exp(-|x / scale|^beta) in [low, high], where low <= 0 <= high."""
+    """Draw offsets of density exp(-|x / scale|^beta) in [low, high], where low <= 0 <= high."""
     if beta == 2:
         # Inverse transform; 0 lies in the interval, so no far tail is asked for.
         first, last = torch.erf(low / scale), torch.erf(high / scale)
@@ -229,7 +294,7 @@ def _redraw(
     like: Tensor,
     patience: int = 10_000,
 ) -> Tensor:
-    """What `draw(rows)` accepts, drawn again for the rows where it does not.
+    """Repeat `draw(rows)` for the rows where it accepts nothing, and return all that it accepts.
 
     Raises:
         UsageError: nothing is accepted in `patience` rounds on end.
@@ -254,7 +319,7 @@ def _redraw(
 
 
 def _wide(like: Tensor) -> Tensor:
-    """In double precision where the device has it."""
+    """Convert to double precision where the device has it."""
     return like if like.device.type == "mps" else like.double()
 
 
@@ -267,12 +332,12 @@ def _rand(like: Tensor, generator: Generator) -> Tensor:
 
 
 def _open_rand(like: Tensor, generator: Generator) -> Tensor:
-    """A uniform draw from (0, 1)."""
+    """Draw uniformly from (0, 1)."""
     return _rand(like, generator).clamp_min_(_SMALLEST)
 
 
 def _log_rand(like: Tensor, generator: Generator) -> Tensor:
-    """The logarithm of a uniform draw from (0, 1)."""
+    """Draw uniformly from (0, 1), and take the logarithm."""
     return _open_rand(like, generator).log_()
 
 
@@ -281,7 +346,7 @@ def _randn(like: Tensor, generator: Generator) -> Tensor:
 
 
 def seeded(*words: int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator whose stream depends on these numbers alone, each in its own way."""
+    """Make a generator whose stream depends on these numbers alone, each in its own way."""
     import numpy as np
 
     # 32 bits at a time, and their number first: the sequence itself knows neither where a word

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic file writes, and readers of JSON and .npy files."""
 
 from __future__ import annotations
 
@@ -12,32 +12,28 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.errors import DatasetError, UsageError
-
-#: Bytes. What Python's parser needs grows with the square of the size.
-LARGEST_TOML = 20_000
+from threedident.errors import DatasetError
+from threedident.system import leftovers
 
 _TEMPORARY = ".tmp-"
-#: What a disk or system without locks answers.
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 #: What file systems without hard links answer.
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 
 def _temporary(path: Path) -> Path:
-    """A name beside a file's that says whose it is, and that nobody else uses."""
+    """A path beside a file's that names its process, and that no other process uses."""
     owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     return path.with_name(f"{_TEMPORARY}{owner}-{path.name}")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, renamed to it on success and removed on failure.
+    """Give a temporary path, renamed to `path` on success and removed on failure.
 
     Raises:
         DatasetError: the disk is full or cannot be written to.
@@ -56,7 +52,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def explaining_write_errors(path: Path) -> Iterator[None]:
-    """Turns what the system says of a failed write into an error that says what to do."""
+    """Turn the system's error of a failed write into a DatasetError that says what to do."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -64,8 +60,8 @@ def explaining_write_errors(path: Path) -> Iterator[None]:
         # HDF5 passes the system's errno on in its message alone, and not only in OSErrors.
         if isinstance(error, RuntimeError) and "errno = " not in text:
             raise
-        said = re.search(r"errno = (\d+)", text)
-        code = getattr(error, "errno", None) or (int(said[1]) if said else None)
+        number = re.search(r"errno = (\d+)", text)
+        code = getattr(error, "errno", None) or (int(number[1]) if number else None)
         if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text:
             raise DatasetError(
                 f"the disk is full: cannot write {path}. What is finished stays; make room and "
@@ -76,59 +72,23 @@ def explaining_write_errors(path: Path) -> Iterator[None]:
         raise DatasetError(f"cannot write {path}: {text}") from error
 
 
-def lock(file: IO[Any]) -> bool:
-    """Locks an open file for this process, until it is closed or the process ends.
-
-    Args:
-        file: open for writing: on network file systems only that can be locked.
-
-    Returns:
-        False where another process has locked it. True where it is locked now, and on a system
-        or disk without locks, where nothing is held.
-
-    Raises:
-        OSError: it cannot be told which of them it is.
-    """
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:
-        return True
-    except OSError as error:
-        if isinstance(error, BlockingIOError):
-            return False
-        if error.errno not in _NO_LOCKS:
-            raise
-    return True
-
-
 def remove_leftovers(folder: Path) -> None:
-    """Removes temporary files of processes of this machine that are gone."""
-    prefix = f"{_TEMPORARY}{socket.gethostname()}-"
-    for path in folder.glob(f"{prefix}*"):
-        pid = path.name.removeprefix(prefix).split("-", 1)[0]
-        if pid.isdigit() and not is_running(int(pid)):
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process of that number exists on this machine."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    """Remove temporary files of processes of this machine that are gone."""
+    for path in leftovers(folder, f"{_TEMPORARY}{socket.gethostname()}-"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def check_space(folder: Path, needed: float, advice: str) -> None:
-    """Refuses at once what a disk cannot hold, rather than hours later.
+    """Check that a disk has room, before the work rather than hours later.
+
+    Args:
+        folder: a folder on the disk.
+        needed: the bytes that will be written.
+        advice: the cure, for the error.
 
     Raises:
-        DatasetError: less than `needed` bytes are left.
+        DatasetError: fewer than `needed` bytes are left.
     """
     free = shutil.disk_usage(folder).free
     if needed > free:
@@ -139,10 +99,10 @@ def check_space(folder: Path, needed: float, advice: str) -> None:
 
 
 def read_npy(path: Path) -> npt.NDArray[Any]:
-    """One array from a .npy file, nothing unpickled, no more allocated than the file holds.
+    """Read an array from a .npy file: nothing is unpickled, nor more allocated than it holds.
 
     Raises:
-        ValueError: it is missing or no such file; the message says which.
+        ValueError: the file is missing, or is no .npy file; the message says which.
     """
     try:
         with path.open("rb") as file:
@@ -155,34 +115,8 @@ def read_npy(path: Path) -> npt.NDArray[Any]:
         raise ValueError(f"{path}: not a .npy array ({error})") from error
 
 
-def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The content of a small TOML file.
-
-    Args:
-        path: the file.
-        what: what an error calls it.
-
-    Raises:
-        UsageError: it cannot be read, is not TOML, or is too large.
-    """
-    import tomllib
-
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_TOML + 1)
-        if len(content) > LARGEST_TOML:
-            raise ValueError(f"it is larger than {LARGEST_TOML} bytes")
-        return tomllib.loads(content.decode("utf-8"))
-    except FileNotFoundError:
-        raise UsageError(f"cannot read {what}: there is no such file") from None
-    except OSError as error:
-        raise UsageError(f"cannot read {what}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # also of numbers of many digits
-        raise UsageError(f"{what}: not valid TOML ({error})") from error
-
-
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON, replacing the file in one step.
+    """Write JSON, replacing the file in one step.
 
     Raises:
         DatasetError: the disk is full or cannot be written to.
@@ -192,9 +126,12 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def create_json(path: Path, data: Any) -> bool:
-    """Writes JSON unless the file exists already; whole either way. Returns whether it did.
+    """Write JSON unless the file exists already; it is whole either way.
 
     Of several processes that try at once, exactly one succeeds.
+
+    Returns:
+        Whether this call wrote it.
 
     Raises:
         DatasetError: the disk is full or cannot be written to.
@@ -226,10 +163,10 @@ def _as_json(data: Any) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file.
+    """Read a JSON file.
 
     Raises:
-        DatasetError: it cannot be read, or is not JSON.
+        DatasetError: the file cannot be read, or is not JSON.
     """
     try:
         return json.loads(path.read_text("utf-8"))

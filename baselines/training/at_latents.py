@@ -1,0 +1,144 @@
+"""The loss of the true latents, which tells how far a training is from the minimum."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from threedident.baselines.criterion import Objective
+from threedident.baselines.experiment import Experiment
+from threedident.distributions.spaces import Sphere
+
+Codes = Sequence[torch.Tensor]
+
+_STEPS = 60
+_WIDEST = math.log(1e3)
+_GRID = (-4, 6, 21)  # of the logarithms of scales: first, last, number
+_LARGE_LAMBDA = 5.0  # where the search for Lambda begins, before the softplus
+
+
+@dataclasses.dataclass(frozen=True)
+class AtLatents:
+    """The loss of an encoder that gives the latents themselves, as well scaled as can be.
+
+    Attributes:
+        loss: the loss, in nats.
+        scale: the best factor of the latents; None where nothing can be scaled.
+        Lambda: the best Lambda of AnInfoNCE, (members, n); None for other losses.
+        tau: the best temperature; None where it is not learned.
+    """
+
+    loss: float
+    scale: float | None = None
+    Lambda: list[list[float]] | None = None
+    tau: float | None = None
+
+
+def loss_at_latents(
+    experiment: Experiment, objective: Objective, batches: Sequence[Codes]
+) -> AtLatents:
+    """Take the loss at the true latents, under the best scale, temperature or Lambda.
+
+    What the encoder and the loss are free to choose is optimised: the scale of unbounded codes
+    and of boxes and spheres that are learned, tau where it is learned, Lambda of AnInfoNCE. A
+    box that is not learned holds scales up to its own size.
+
+    Args:
+        experiment: the experiment.
+        objective: the loss; its parameters are left alone.
+        batches: the latents of each batch's views, (N, n) each; the loss is averaged over them.
+    """
+    if experiment.supervised:
+        return AtLatents(0.0)
+    encoder = experiment.encoder
+    views, largest = _fit_into_output_space(experiment, batches)
+    trial = Objective(
+        experiment.loss, views[0][0].shape[1], members=objective.members, hard=objective.hard
+    ).to(views[0][0].device)
+    trial.load_state_dict(objective.state_dict())
+    fixed = (encoder.output == "sphere" and not encoder.learned) or experiment.loss.normalize
+    log_scale = torch.zeros((), device=views[0][0].device, requires_grad=True)
+    free = [] if fixed else [log_scale]
+    if trial.raw_Lambda is not None:
+        # Its scale and Lambda's are one: Lambda alone moves.
+        free = [trial.raw_Lambda]
+        with torch.no_grad():
+            trial.raw_Lambda.fill_(_LARGE_LAMBDA)
+    elif trial.log_tau is not None:
+        free.append(trial.log_tau)
+    elif trial.raw_S is not None:
+        free.append(trial.raw_S)
+
+    def loss() -> torch.Tensor:
+        scale = log_scale.clamp(max=largest).exp()
+        losses = [trial([each * scale for each in batch], batch) for batch in views]
+        return torch.stack(losses).mean()
+
+    if free and free[0] is log_scale:
+        _move_to_the_best_of_a_grid(log_scale, largest, loss)
+    if free:
+        best = _minimise(free, loss)
+    else:
+        with torch.no_grad():
+            best = float(loss())
+    learned = trial.learned()
+    scale = (
+        None
+        if fixed or trial.raw_Lambda is not None
+        else float(log_scale.detach().clamp(max=largest).exp())
+    )
+    return AtLatents(best, scale, learned.get("Lambda"), learned.get("tau"))
+
+
+def _fit_into_output_space(
+    experiment: Experiment, batches: Sequence[Codes]
+) -> tuple[list[list[torch.Tensor]], float]:
+    """The latents moved into the codes' space, and the logarithm of the largest scale there."""
+    space, encoder = experiment.data.space, experiment.encoder
+    lengths = [len(view) for view in batches[0]]
+    together = torch.cat([view.detach().float() for batch in batches for view in batch])
+    largest = _WIDEST
+    if encoder.output == "box" and not encoder.learned:
+        low, high = together.amin(0), together.amax(0)
+        together = together - low
+        largest = math.log(encoder.size / float((high - low).max()))
+    elif isinstance(space, Sphere):
+        together = together / space.r * encoder.radius
+    parts = torch.split(together, sum(lengths))
+    return [list(torch.split(part, lengths)) for part in parts], largest
+
+
+def _move_to_the_best_of_a_grid(
+    log_scale: torch.Tensor, largest: float, loss: Callable[[], torch.Tensor]
+) -> None:
+    """Begins the search where it has a slope: the loss is flat far from the best scale."""
+    first, last, number = _GRID
+    with torch.no_grad():
+        grid = torch.linspace(first, last, number).clamp(max=largest)
+        losses = []
+        for value in grid:
+            log_scale.fill_(float(value))
+            losses.append(float(loss()))
+        log_scale.fill_(float(grid[losses.index(min(losses))]))
+
+
+def _minimise(parameters: list[torch.Tensor], loss: Callable[[], torch.Tensor]) -> float:
+    """The least loss that L-BFGS meets."""
+    optimizer = torch.optim.LBFGS(
+        parameters, max_iter=_STEPS, tolerance_change=1e-7, line_search_fn="strong_wolfe"
+    )
+    least = math.inf
+
+    def closure() -> torch.Tensor:
+        nonlocal least
+        optimizer.zero_grad()
+        value = loss()
+        value.backward()  # type: ignore[no-untyped-call]
+        least = min(least, float(value.detach()))
+        return value
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return least

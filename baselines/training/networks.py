@@ -1,0 +1,98 @@
+"""The encoder and the loss that a training begins with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from threedident.baselines.criterion import Objective
+from threedident.baselines.data import Problem
+from threedident.baselines.experiment import Experiment
+from threedident.baselines.training.checkpoints import load_checkpoint
+from threedident.encoders import (
+    BoxOutput,
+    ImageEncoder,
+    MLPEncoder,
+    Part,
+    ResNetEncoder,
+    SphereOutput,
+    UnboundedOutput,
+    VectorEncoder,
+    WhitenedMLP,
+    read_encoder,
+)
+from threedident.errors import UsageError
+
+ENCODER = "encoder.pt"
+
+#: Observations that a whitening is measured on; no batch that is scored has this number.
+_WHITENED = 1 << 16
+
+
+def make_networks(
+    experiment: Experiment, problem: Problem
+) -> tuple[ImageEncoder | VectorEncoder, Objective]:
+    """Make the encoder and the loss of an experiment, their parameters drawn from its seed.
+
+    torch's global random numbers stay as they are.
+
+    Args:
+        experiment: the experiment.
+        problem: the experiment's data.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(experiment.training.seed)
+        encoder = _make_encoder(experiment, problem)
+        members = max(1, len(experiment.data.conditionals))
+        hard = experiment.data.hard_count if experiment.data.hard_negatives else 0
+        return encoder, Objective(experiment.loss, problem.n, members=members, hard=hard)
+
+
+def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | VectorEncoder:
+    settings, n = experiment.encoder, problem.n
+    output: Part
+    match settings.output:
+        case "box":
+            output = BoxOutput(n, settings.learned)
+            nn.init.constant_(output.bound, settings.size)
+        case "sphere":
+            output = SphereOutput(settings.radius, settings.learned)
+        case _:
+            output = UnboundedOutput()
+    if problem.normalization is not None:
+        body = ResNetEncoder(n, settings.body, settings.width)
+        return ImageEncoder(*problem.normalization, body, output)
+    if not settings.whiten:
+        return VectorEncoder(MLPEncoder(n), output)
+    whitened = WhitenedMLP(n)
+    whitened.whiten(problem.fresh(_WHITENED, _WHITENED)[1])
+    return VectorEncoder(whitened, output)
+
+
+def start_from(encoder: ImageEncoder | VectorEncoder, objective: Objective, start: Path) -> None:
+    """Take over the weights of another run's encoder, and what its loss has learned if it fits.
+
+    Args:
+        encoder: the encoder that is changed.
+        objective: the loss that is changed.
+        start: the other run's folder, or the file of an encoder.
+
+    Raises:
+        UsageError: the other encoder has another form.
+        DatasetError: the other run cannot be read.
+    """
+    path = start / ENCODER if start.is_dir() else start
+    other, _ = read_encoder(path)
+    try:
+        encoder.load_state_dict(other.state_dict())
+    except RuntimeError as error:
+        raise UsageError(f"the encoder of {path} has another form than this experiment's") from (
+            error
+        )
+    state = load_checkpoint(start)[0] if start.is_dir() else None
+    learned = {} if state is None else state["objective"]
+    own = objective.state_dict()
+    if {k: v.shape for k, v in learned.items()} == {k: v.shape for k, v in own.items()}:
+        objective.load_state_dict(learned)

@@ -1,0 +1,77 @@
+"""What a loss should learn, where theory says it: the scale of the codes, tau, Lambda."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from threedident.baselines.experiment import Experiment
+from threedident.distributions import (
+    Additive,
+    Distribution,
+    PairProcess,
+    ProjectedNormal,
+    VonMisesFisher,
+)
+from threedident.distributions.spaces import Sphere
+
+
+def theory_scale(experiment: Experiment, processes: Sequence[PairProcess]) -> float | None:
+    """Compute the scale c at which -||c z - c z~||_p^p / tau is the log density of the pairs.
+
+    Args:
+        experiment: the experiment, whose loss has p and tau.
+        processes: the processes of the pairs, one for each member.
+
+    Returns:
+        c; None where the conditional is of another form than the loss, or unknown.
+    """
+    loss = experiment.loss
+    if loss.kind != "infonce" or len(processes) != 1 or loss.p == 0 or loss.learn_tau:
+        return None
+    conditional = processes[0].conditional
+    if not isinstance(conditional, Additive) or conditional.shape != loss.p:
+        return None
+    if isinstance(conditional.scale, tuple) or isinstance(processes[0].space, Sphere):
+        return None
+    return float(loss.tau ** (1 / loss.p) / conditional.scale)
+
+
+def theory_learned(experiment: Experiment) -> dict[str, Any]:
+    """Compute what tau or Lambda should become.
+
+    With hard negatives, Lambda becomes the difference of those of positives and of hard negatives
+    (Rusak et al. 2024, B.2).
+
+    Args:
+        experiment: the experiment.
+
+    Returns:
+        Lambda, (members, n), or tau, by name; empty where theory does not say it.
+    """
+    conditionals = [process.conditional for process in experiment.processes]
+    if experiment.loss.kind == "aninfonce":
+        hard = experiment.data.hard_negatives
+        repelled = _concentrations(hard, experiment) if hard is not None else None
+        attracted = [_concentrations(each, experiment) for each in conditionals]
+        rows = []
+        for row in attracted:
+            if row is None or (hard is not None and repelled is None):
+                return {}
+            less = repelled or [0.0] * len(row)
+            rows.append([a - b for a, b in zip(row, less, strict=True)])
+        return {"Lambda": rows}
+    if experiment.loss.learn_tau and len(conditionals) == 1:
+        (conditional,) = conditionals
+        if isinstance(conditional, VonMisesFisher) and conditional.kappa:
+            return {"tau": 1 / conditional.kappa}
+    return {}
+
+
+def _concentrations(conditional: Distribution | None, experiment: Experiment) -> list[float] | None:
+    """Lambda of every dimension of a projected normal; None for other distributions."""
+    space = experiment.data.space
+    if not isinstance(conditional, ProjectedNormal) or space is None:
+        return None
+    Lambda = conditional.Lambda
+    return list(Lambda) if isinstance(Lambda, tuple) else [Lambda] * space.n

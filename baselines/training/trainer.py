@@ -1,0 +1,270 @@
+"""A training's state and its one step: encoder, loss, optimisers, learning rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from threedident.baselines.criterion import Gather, Objective
+from threedident.baselines.data import Views
+from threedident.baselines.experiment import Experiment
+from threedident.baselines.training.distributed import make_gather
+from threedident.baselines.training.optimizers import LearningRates, MatrixMuon, make_optimizers
+from threedident.encoders import ImageEncoder, VectorEncoder
+from threedident.errors import TrainingError, UsageError
+from threedident.storage.atomic_files import replacing
+from threedident.storage.tensor_archives import write_tensors
+
+FAILED = "failed.pt"
+
+_OPTIMIZER_KEYS = ("optimizer", "matrix_optimizer")  # of a checkpoint
+
+
+class Trainer:
+    """One process's part of a training.
+
+    Attributes:
+        encoder: the encoder, on the device that it is trained on.
+        objective: the loss and its own parameters.
+        step: the number of steps taken.
+        seconds: the time that they took.
+        rates: the learning rates.
+    """
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        experiment: Experiment,
+        encoder: ImageEncoder | VectorEncoder,
+        objective: Objective,
+        out: Path,
+    ) -> None:
+        """Moves the networks to the device and makes their optimisers.
+
+        Args:
+            fabric: the object that knows devices and processes.
+            experiment: the experiment.
+            encoder: the encoder to train.
+            objective: the loss.
+            out: the run folder, where a batch that fails is saved.
+        """
+        training = experiment.training
+        self.fabric, self.experiment = fabric, experiment
+        self._out = out
+        if isinstance(encoder, ImageEncoder) and training.channels_last:
+            encoder = encoder.to(memory_format=torch.channels_last)
+        self.encoder = encoder.to(fabric.device)  # before Muon keeps views of its weights
+        self.objective = objective
+        module = _EncoderAndLoss(self.encoder, objective, compiled=training.compile)
+        optimizers = make_optimizers(training, self.encoder, objective)
+        self._module: Any
+        self.optimizers: list[Any]
+        self._module, *self.optimizers = fabric.setup(module, *optimizers)
+        self.rates = LearningRates(training, self.optimizers)
+        self._gather = make_gather(fabric)
+        self.step, self.seconds = 0, 0.0
+
+    # Steps
+
+    def advance(self, batches: Iterator[Views]) -> tuple[float, torch.Tensor, Views]:
+        """Take one step of the optimisers.
+
+        Args:
+            batches: the batches, of which it takes `training.accumulate`.
+
+        Returns:
+            The loss, and the codes and the views of the last batch.
+
+        Raises:
+            TrainingError: the loss is not finite, or the codes of the first step are all the same.
+        """
+        training = self.experiment.training
+        self.rates.set(self.step)
+        self.objective.starting = self.step < self.experiment.loss.start_steps
+        self._module.train()
+        total = 0.0
+        for part in range(training.accumulate):
+            views = next(batches)
+            waits = part + 1 < training.accumulate
+            with self.fabric.no_backward_sync(self._module, enabled=waits):
+                loss, codes = self._forward(views)
+                self.fabric.backward(loss / training.accumulate)
+            value = loss.detach()
+            if self.fabric.world_size > 1:
+                mean = self.fabric.all_reduce(value, reduce_op="mean")
+                assert isinstance(mean, torch.Tensor)
+                value = mean
+            total += float(value) / training.accumulate
+            if not math.isfinite(total):
+                self._fail(views, total, f"the loss is {total} at")
+        if self.step == 0 and bool((codes == codes[0]).all()):
+            raise TrainingError(
+                "the encoder gives all observations of the first batch the same code, so nothing "
+                f"can be learned; with training.precision = {training.precision!r} it may be that "
+                "they differ by less than it resolves: try 32-true"
+            )
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.step += 1
+        return total, codes.detach(), views
+
+    def _forward(self, views: Views) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of a batch, and its codes."""
+        latents, observations = views
+        device = self.fabric.device
+        together = torch.cat([view.to(device, non_blocking=True) for view in observations])
+        if together.ndim == 4:
+            last = self.experiment.training.channels_last
+            together = together.contiguous(
+                memory_format=torch.channels_last if last else torch.contiguous_format
+            )
+        supervised = self.experiment.supervised
+        targets = tuple(view.to(device) for view in latents) if supervised else ()
+        lengths = [len(view) for view in observations]
+        loss, codes = self._module(together, _LossInputs(lengths, targets, self._gather))
+        return loss, codes
+
+    def check_weights(self, views: Views, loss: float) -> None:
+        """Stop where a gradient was not finite, before a checkpoint would hold its result.
+
+        Args:
+            views: the last batch.
+            loss: the loss of the last step.
+
+        Raises:
+            TrainingError: a weight is not finite.
+        """
+        if not all(bool(p.isfinite().all()) for p in self._module.parameters()):
+            self._fail(views, loss, "weights are not finite after")
+
+    def _fail(self, views: Views, loss: float, reason: str) -> None:
+        """Saves a batch, and stops."""
+        path = self._out / FAILED
+        if self.fabric.is_global_zero:
+            content = {
+                "step": self.step,
+                "loss": loss,
+                "latents": [view.cpu() for view in views[0]],
+                "observations": [view.cpu() for view in views[1]],
+                "encoder": self.encoder.state_dict(),
+                "objective": self.objective.state_dict(),
+            }
+            with replacing(path) as temporary:
+                write_tensors(temporary, content)
+        raise TrainingError(
+            f"{reason} step {self.step}: the batch and the weights are in {path}. "
+            "Try a smaller training.lr, or training.precision=32-true; the last checkpoint stays"
+        )
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Any]:
+        """Return all that `restore` needs to go on from here, as tensors and plain data."""
+        optimizers = zip(_OPTIMIZER_KEYS, self.optimizers, strict=False)
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "encoder": self.encoder.state_dict(),
+            "objective": self.objective.state_dict(),
+            **{key: optimizer.state_dict() for key, optimizer in optimizers},
+            "precision": self.fabric._precision.state_dict(),
+            "random": torch.random.get_rng_state(),
+            "devices": [self.fabric.world_size, self.fabric.device.type],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state.
+
+        Args:
+            state: a result of `state`, read from a file.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError: the state
+                does not fit this training.
+        """
+        step, seconds = state["step"], state["seconds"]
+        if type(step) is not int or step < 0 or type(seconds) is not float:
+            raise TypeError(f"step {step!r:.100} after {seconds!r:.100} s")
+        self.step, self.seconds = step, seconds
+        self.encoder.load_state_dict(state["encoder"])
+        self.objective.load_state_dict(state["objective"])
+        for key, optimizer in zip(_OPTIMIZER_KEYS, self.optimizers, strict=False):
+            _restore_moments(optimizer, state[key]["state"])
+        self.fabric._precision.load_state_dict(state["precision"])
+        torch.random.set_rng_state(state["random"])
+
+    def require_same_devices(self, state: dict[str, Any]) -> None:
+        """Check that a state was reached on as many devices of the same kind.
+
+        Args:
+            state: a result of `state`, read from a file.
+
+        Raises:
+            UsageError: it was not.
+        """
+        count, kind = state["devices"]
+        if [count, kind] != [self.fabric.world_size, self.fabric.device.type]:
+            raise UsageError(
+                f"{self._out} was begun on {count} device(s) of kind {kind}, on which its batches "
+                f"depend: go on with --devices {count} --device {kind}"
+            )
+
+
+def _restore_moments(optimizer: Any, moments: dict[int, Any]) -> None:
+    """Takes the moments of Adam or Muon; all else of an optimiser is the experiment's."""
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            own = optimizer.state.get(parameter)
+            if own is None:  # a parameter that the loss has no use for
+                continue
+            shape = parameter.shape
+            expected = {"step": (), "exp_avg": shape, "exp_avg_sq": shape}
+            if isinstance(optimizer.optimizer, MatrixMuon):
+                expected = {"momentum_buffer": shape}
+            for name, size in expected.items():
+                value = own[name]
+                if value.shape != size or not value.is_floating_point():
+                    raise TypeError(f"{name} is {value!r:.100}, expected shape {size}")
+
+
+class _LossInputs:
+    """What a loss needs besides the codes.
+
+    Fabric rounds the tensors, also those in dataclasses, that a module is called with to the
+    precision of the encoder. It leaves other objects alone, and this is one, so that targets
+    stay exact.
+    """
+
+    def __init__(
+        self, lengths: list[int], targets: tuple[torch.Tensor, ...], gather: Gather | None
+    ) -> None:
+        self.lengths, self.targets, self.gather = lengths, targets, gather
+
+
+class _EncoderAndLoss(nn.Module):
+    """Encoder and loss as the one module that devices share.
+
+    All views go through the encoder at once, so that batch normalisation sees both.
+    """
+
+    def __init__(self, encoder: nn.Module, objective: Objective, *, compiled: bool) -> None:
+        super().__init__()
+        self.encoder, self.objective = encoder, objective
+        self._apply_encoder = torch.compile(encoder) if compiled else encoder
+
+    def forward(
+        self, observations: torch.Tensor, inputs: _LossInputs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        codes = self._apply_encoder(observations)
+        views = torch.split(codes, inputs.lengths)
+        with torch.autocast(observations.device.type, enabled=False):
+            return self.objective(views, inputs.targets, inputs.gather), codes

@@ -1,0 +1,199 @@
+"""Descriptions of datasets for `3dident info`, from their records; no image is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from threedident.datasets.formats import Source, find_form, open_dataset
+from threedident.datasets.formats.export import ExportSource
+from threedident.datasets.formats.hdf5 import extend_command
+from threedident.errors import DatasetError
+from threedident.factors import NUM_FACTORS
+from threedident.storage.directory import WANTED, DatasetDir
+from threedident.storage.manifest import Manifest
+from threedident.storage.shard_plan import Interval, gaps, name_stretches
+
+_FORMS = {
+    "packed": "packed",
+    "published": "published layout (PNG)",
+    "webdataset": "WebDataset",
+    "parquet": "Parquet",
+}
+_ROW_BYTES = 8 * NUM_FACTORS + 8  # of an image's latents and index in a shard
+
+
+def describe(root: Path, split: str | None = None) -> dict[str, Any]:
+    """Describe a dataset in any form, as plain data; an incomplete one is said to be so.
+
+    Keys: `dataset`, `form`, `split` (of an export), `images`, `wanted` (how many were asked for),
+    `missing` (stretches, first to last), `faults`, `height`, `width`, `files`, `bytes`; and of what
+    made it, each null where that is not recorded, `shard_size`, `compression`, `fingerprint`,
+    `created`, `toolkit`, `command`, `settings`, `conditional` (of pairs, in words), `factors`,
+    `not_injective`, `why_no_best_r2`.
+
+    Raises:
+        DatasetError: it is no dataset, or too damaged to be opened.
+        UsageError: the split does not fit.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    if find_form(root) == "shards" and split is None:
+        return _describe_shards(root)
+    with open_dataset(root, split) as source:
+        height, width = source.shape[:2]
+        files = _files(source)
+        return {
+            "dataset": str(root),
+            "form": source.form,
+            "split": source.split.name if isinstance(source, ExportSource) else None,
+            "images": len(source),
+            "wanted": source.wanted(),
+            "missing": gaps([Interval(0, len(source))], source.wanted()),
+            "faults": [],
+            "height": height,
+            "width": width,
+            "files": len(files),
+            "bytes": sum(path.stat().st_size for path in files),
+            **_of_manifest(source.manifest),
+        }
+
+
+def _describe_shards(root: Path) -> dict[str, Any]:
+    directory = DatasetDir.open(root)
+    manifest, shards = directory.manifest, directory.shards()
+    wanted, faults = None, []
+    try:
+        wanted = directory.wanted()
+    except DatasetError as error:
+        faults.append(str(error))
+    sizes = {interval: path.stat().st_size for interval, path in shards.items()}
+    image = manifest.resolution**2 * 3 if manifest.compression == "none" else 0
+    faults += [
+        f"{shards[interval]} is cut short"
+        for interval, size in sizes.items()
+        if size < interval.count * (image + _ROW_BYTES)
+    ]
+    if not shards:
+        faults.append("there is no finished shard yet")
+    return {
+        "dataset": str(root),
+        "form": "shards",
+        "split": None,
+        "images": sum(interval.count for interval in shards),
+        "wanted": wanted,
+        "missing": gaps(shards, wanted),
+        "faults": faults,
+        "height": manifest.resolution,
+        "width": manifest.resolution,
+        "files": len(shards),
+        "bytes": sum(sizes.values()),
+        **_of_manifest(manifest),
+    }
+
+
+def _files(source: Source) -> list[Path]:
+    """The files of a dataset that is not in shards."""
+    if source.form == "published":
+        return [path for path in source.root.rglob("*") if path.is_file()]
+    return list(source.files) if isinstance(source, ExportSource) else [source.root]
+
+
+def _of_manifest(manifest: Manifest | None) -> dict[str, Any]:
+    known = manifest.as_dict() if manifest else {}
+    storage, process = known.get("storage", {}), manifest.pair_process if manifest else None
+    names = ("fingerprint", "created", "toolkit", "command", "settings", "factors", "not_injective")
+    return {
+        "shard_size": storage.get("shard_size"),
+        "compression": storage.get("compression"),
+        **{name: known.get(name) for name in names},
+        "conditional": str(process.conditional) if process else None,
+        "why_no_best_r2": manifest.why_no_best_r2 if manifest else None,
+    }
+
+
+def count_of(images: int, wanted: int | None) -> str:
+    """The number of images in words: 123 of 250,000, where more were asked for."""
+    if wanted is None or wanted <= images:
+        return f"{images:,}"
+    return f"{images:,} of {wanted:,}"
+
+
+def how_to_complete(about: Mapping[str, Any]) -> str:
+    """The advice for a dataset of which images are missing."""
+    settings = about["settings"]
+    if settings is None or settings["preset"] is None:
+        return "to complete it: write it again from what it was imported from"
+    if about["form"] != "shards":
+        return (
+            "complete the dataset directory it was written from, and write it again; or turn it "
+            "into shards (`3dident convert --to shards`) and go on with `3dident render --extend`"
+        )
+    shape = settings["preset"]["shape"]
+    return f"to complete it: {extend_command(about['dataset'], shape, about['wanted'])}"
+
+
+def lines(about: Mapping[str, Any]) -> list[str]:
+    """Put a description into words, a line each; first the faults."""
+    name, settings = about["dataset"], about["settings"]
+    size, files = about["bytes"] / 1e6, about["files"]
+    form = _FORMS.get(about["form"], "")
+    if about["form"] == "shards":
+        form = f"{files} shard{'' if files == 1 else 's'} of up to {about['shard_size']}"
+    elif about["form"] in ("webdataset", "parquet"):
+        form = f"{form}, split {about['split']}, {files} file{'' if files == 1 else 's'}"
+    text = [
+        f"{name}: {count_of(about['images'], about['wanted'])} images of {about['width']} x "
+        f"{about['height']}, {form}, {size:.1f} MB"
+    ]
+    if about["missing"]:
+        text.append(f"incomplete: {name_stretches(about['missing'])} missing")
+    text += [f"damaged: {fault}" for fault in about["faults"] if about["images"]]
+    if about["missing"] or about["faults"]:
+        text.append(f"all that is wrong: 3dident verify {name}")
+        text.append(how_to_complete(about))
+    if about["form"] == "shards" and about["wanted"] and about["missing"]:
+        record = Path(name) / WANTED
+        text.append(f"if fewer than {about['wanted']:,} images are wanted: remove {record}")
+    if about["wanted"] is None and settings is not None:
+        text.append("how many images were asked for is not recorded: only gaps would be seen")
+    if settings is None or settings["preset"] is None:
+        text.append("imported from the published layout: what rendered it is not recorded")
+        return text
+    preset, engine, latents = settings["preset"], settings["engine"], settings["latents"]
+    text.append(
+        f"preset     {preset['name']}: {preset['shape']}, {preset['material']}, hue {preset['hue']}"
+    )
+    seeded = f"{settings['split']} split, seed {settings['seed']}"
+    text.append(f"latents    {'given in a file' if latents['source'] == 'file' else seeded}")
+    if latents["source"] == "pairs":
+        text.append(f"pairs      images 2i and 2i + 1, z~ from {about['conditional']}")
+    return [
+        *text,
+        f"engine     {engine['name']} {engine['version']} on {engine['device']}, "
+        f"quality {engine['quality']} (recipe {engine['recipe']})",
+        f"made       {about['created']} by threedident {about['toolkit']}",
+        f"command    {about['command'] or 'not kept in this form, as it names local files'}",
+        *(f"not injective: {reason}" for reason in about["not_injective"]),
+        "",
+        *_table(about),
+    ]
+
+
+def _table(about: Mapping[str, Any]) -> list[str]:
+    text = [f"{'factor':<20}{'group':<11}{'scene range':<22}{'best R2':<9}"]
+    unknown = []
+    for row in about["factors"]:
+        low, high = row["scene_range"]
+        span = f"{low:.4g} to {high:.4g} {row['unit']}"
+        if row["fixed_raw"] is not None:
+            span = f"fixed at raw {row['fixed_raw']:g}"
+        elif row["best_r2"] is None:
+            unknown.append(row["name"])
+        best = "-" if row["best_r2"] is None else f"{row['best_r2']:.4f}"
+        text.append(f"{row['name']:<20}{row['group']:<11}{span:<22}{best:<9}")
+    if about["why_no_best_r2"]:
+        text.append(f"best R2 is not known: {about['why_no_best_r2']}")
+    elif unknown:
+        text.append(f"best R2 of {', '.join(unknown)} is not known for this shape")
+    return text

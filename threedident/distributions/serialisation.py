@@ -1,0 +1,114 @@
+"""Spaces and distributions from and to plain data, as in `dataset.json` and experiments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from threedident.distributions.families import (
+    SPELLING,
+    Distribution,
+    GeneralizedNormal,
+    Laplace,
+    Normal,
+    ProjectedNormal,
+    Uniform,
+    VonMisesFisher,
+)
+from threedident.distributions.pair_process import Change, PerFactor, Unchanged
+from threedident.distributions.spaces import Box, Product, Space, Sphere, Unbounded
+from threedident.errors import UsageError
+
+_SPACES: dict[str, type[Any]] = {"box": Box, "sphere": Sphere, "unbounded": Unbounded}
+#: The distributions that hold no others, by name.
+_KINDS: dict[str, type[Distribution]] = {
+    kind.name: kind
+    for kind in (
+        Uniform,
+        Normal,
+        Laplace,
+        GeneralizedNormal,
+        VonMisesFisher,
+        ProjectedNormal,
+        Unchanged,
+    )
+}
+
+
+def space_as_dict(space: Space) -> dict[str, Any]:
+    """Turn a space into plain data, as in `dataset.json`."""
+    if isinstance(space, Product):
+        return {"name": "product", "parts": [space_as_dict(part) for part in space.parts]}
+    name = next(name for name, kind in _SPACES.items() if isinstance(space, kind))
+    return {"name": name, **dataclasses.asdict(space)}
+
+
+def parse_space(data: Any) -> Space:
+    """Parse plain data that describe a space.
+
+    Args:
+        data: the data, as `space_as_dict` returns them.
+
+    Raises:
+        UsageError: they describe no space.
+    """
+    if isinstance(data, Mapping):
+        fields = {key: value for key, value in data.items() if key != "name"}
+        parts = fields.get("parts")
+        if data.get("name") == "product" and len(fields) == 1 and isinstance(parts, list):
+            try:
+                return Product(*map(parse_space, parts))
+            except RecursionError:
+                raise UsageError("the description of a space is nested too deeply") from None
+        kind = _SPACES.get(str(data.get("name")))
+        if kind is not None and set(fields) == {f.name for f in dataclasses.fields(kind)}:
+            numbers = all(type(v) in (int, float) for v in fields.values())
+            if numbers:
+                space: Space = kind(**fields)
+                return space
+    raise UsageError(f"expected the description of a space, found {data!r:.200}")
+
+
+def parse_distribution(data: Any) -> Distribution:
+    """Parse plain data that describe a distribution.
+
+    Args:
+        data: the data, as `Distribution.as_dict` returns them; `lambda` stands for `lam`, too.
+
+    Raises:
+        UsageError: they describe no distribution.
+    """
+    try:
+        fields = dict(data)
+        name = fields.pop("name")
+        for field, spelling in SPELLING.items():
+            if spelling in fields:
+                fields[field] = fields.pop(spelling)
+        kinds = (*_KINDS, PerFactor.name, Change.name)
+        if name not in kinds:
+            raise UsageError(f"unknown distribution {name!r:.100}: expected {', '.join(kinds)}")
+        if name in _KINDS:
+            expected = [f.name for f in dataclasses.fields(_KINDS[name])]  # type: ignore[arg-type]
+            for key in fields:
+                if key not in expected:
+                    raise UsageError(
+                        f"{name} has no {key!r:.100}: expected {', '.join(expected) or 'no field'}"
+                    )
+        if name == PerFactor.name:
+            blocks = [
+                (tuple(p["columns"]), parse_distribution(p["distribution"]))
+                for p in fields.pop("parts")
+            ]
+            return PerFactor(tuple(blocks), **fields)
+        if name == Change.name:
+            return Change(parse_distribution(fields.pop("conditional")), **fields)
+        return _KINDS[name](**fields)
+    except RecursionError:
+        raise UsageError("the description of a distribution is nested too deeply") from None
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"expected the description of a distribution, found {data!r:.200}") from (
+            error
+        )

@@ -1,0 +1,44 @@
+"""Layers in front of an encoder: normalisation of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from threedident.errors import UsageError
+
+
+class Normalize(torch.nn.Module):
+    """Normalisation of uint8 images (..., 3, H, W) to float32: (x / 255 - mean) / std.
+
+    It is computed on the module's device.
+
+    Args:
+        mean: the mean of each of the three channels, in [0, 1].
+        std: the standard deviation of each channel, in the same units.
+
+    Raises:
+        UsageError: not three numbers each, or a std that is not above 0.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if len(mean) != 3 or len(std) != 3 or not all(s > 0 for s in std):
+            raise UsageError(f"expected three means and three stds > 0, found {mean} and {std}")
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(std)[:, None, None])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Normalised images, float32, in the memory format of the given ones.
+
+        Raises:
+            UsageError: they are not uint8.
+        """
+        if images.dtype != torch.uint8:
+            raise UsageError(f"expected uint8 images, found {images.dtype}")
+        scaled: torch.Tensor = (images.float() - 255 * self.mean) / (255 * self.std)
+        return scaled
