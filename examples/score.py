@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from torchvision.models import resnet18
 
-from threedident.datasets import ThreeDIdent
-from threedident.evaluate.evaluation import evaluate, summary, write
+import threedident as tdi
 
 root, out = Path(sys.argv[1]), Path(sys.argv[2])
-data = ThreeDIdent(root)
+data = tdi.ThreeDIdent(root)
 
 # Theirs: anything that makes a row of numbers of an image. This one has never been trained;
 # with weights="DEFAULT" torchvision fetches one that was, on photographs.
@@ -24,6 +23,6 @@ with torch.inference_mode():
 # Codes in a file are a submission: a row for every test image, in the test set's order.
 out.mkdir(parents=True, exist_ok=True)
 np.save(out / "codes.npy", codes.numpy())
-result = evaluate(out / "codes.npy", root, metrics=("linear_r2", "mcc"))
-write(result, out, overwrite=True)  # scores.json, report.html, instead of those of an earlier run
-print("\n".join(summary(result.scores)))
+result = tdi.evaluate_encoder(out / "codes.npy", root, metrics=("linear_r2", "mcc"))
+result.write(out, overwrite=True)  # scores.json and report.html, in place of earlier ones
+print("\n".join(result.summary()))

@@ -77,6 +77,7 @@ IN_PYTHON = (
     (r"resolution=64\b", "resolution=32, workers=1"),
     (r"render\(walk, preset", "render(walk, preset, resolution=32"),
     (r"\b224, 224\b", "32, 32"),
+    (r'"data/train", 4000', '"data/train", 24'),
 )
 #: Commands of ours that only THREEDIDENT_DOCS=all runs, and which tests run their like otherwise.
 #: Their words are checked always.
