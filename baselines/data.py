@@ -6,7 +6,7 @@ import dataclasses
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils import data as torch_data
@@ -17,8 +17,10 @@ from threedident.datasets.augmented_views import TwoViews
 from threedident.datasets.dataset import ThreeDIdent, require_images
 from threedident.datasets.formats import count_shared
 from threedident.datasets.latent_matcher import LatentMatcher, check_resampling
+from threedident.datasets.loader import Batch, BatchSource, EndlessBatches, PairLoader, Strided
 from threedident.datasets.matching_report import Spread
-from threedident.datasets.pairs import Pair, PairLoader, PositivePairs
+from threedident.datasets.pairs import PositivePairs
+from threedident.datasets.single_images import SingleImages
 from threedident.datasets.synthetic import Mixing, SyntheticPairs
 from threedident.distributions import PairProcess, Uniform, check_matchable
 from threedident.distributions.spaces import Box
@@ -27,24 +29,13 @@ from threedident.errors import UsageError
 from threedident.latents import latents_digest
 
 Tensors = tuple[torch.Tensor, ...]
-#: Latents (N, n) and observations of each view.
+#: The latents (N, n) and observations of each view, as a `Batch` has them.
 Views = tuple[Tensors, Tensors]
 
 _SCORED, _HARD, _MEMBER, _LATENTS = 1, 2, 3, 4  # words that tell streams of random numbers apart
 _CONTINUED = 500_009
 _PARTNERS = 16  # of each synthetic latent, where they are resampled
 _MEASURED = 8192  # synthetic pairs of which spread and kurtosis are taken
-
-
-class Source(Protocol):
-    """Batches of views, by number."""
-
-    @property
-    def batches(self) -> int | None:
-        """In an epoch; None: there is no end."""
-
-    def batch(self, epoch: int, number: int) -> Views:
-        """One batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +54,7 @@ class Problem:
     """
 
     n: int
-    source: Source
+    source: BatchSource
     mixing: Mixing | None
     images: ThreeDIdent | None
     experiment: Experiment
@@ -93,31 +84,16 @@ class Problem:
 
     def batches(self, first: int, stride: int, threads: int) -> Iterator[Views]:
         """Batches first, first + stride, ... of the endless sequence, prepared ahead."""
-        strided = _Strided(self.source, first, stride)
+        strided = Strided(self.source, first, stride)
         if isinstance(self.source, TwoViews):
             # In processes: its augmentations draw from global random numbers.
-            views = _Endless(strided)
+            views = EndlessBatches(strided)
             return iter(
                 torch_data.DataLoader(
                     views, batch_size=None, num_workers=threads, worker_init_fn=_calm
                 )
             )
-        return iter(PairLoader(strided, threads=threads))  # type: ignore[arg-type]
-
-
-class _Strided:
-    """An endless source: every stride-th batch of all epochs, one after the other."""
-
-    batches = None
-
-    def __init__(self, source: Source, first: int, stride: int) -> None:
-        self._source, self._first, self._stride = source, first, stride
-
-    def batch(self, epoch: int, number: int) -> Views:
-        position = self._first + number * self._stride
-        if self._source.batches is None:
-            return self._source.batch(0, position)
-        return self._source.batch(*divmod(position, self._source.batches))
+        return iter(PairLoader(strided, threads=threads))
 
 
 def make_problem(
@@ -180,7 +156,7 @@ class _Matched:
         with torch.no_grad():
             self._x = mixing(self._z)
 
-    def batch(self, epoch: int, number: int) -> tuple[Pair, Pair]:
+    def batch(self, epoch: int, number: int) -> Batch:
         generator = seeded(self._seed, epoch, number)
         if self._partners is None:
             i, j = self._matcher.pairs(self._process, self._size, generator)
@@ -189,7 +165,7 @@ class _Matched:
             which = torch.randint(_PARTNERS, (self._size,), generator=generator)
             j = self._partners[i, which].long()
         i, j = i.to(self._device), j.to(self._device)
-        return (self._z[i], self._z[j]), (self._x[i], self._x[j])
+        return Batch((self._z[i], self._z[j]), (self._x[i], self._x[j]))
 
 
 class _Synthetic:
@@ -217,7 +193,7 @@ class _Synthetic:
             for k, process in enumerate(experiment.processes)
         ]
 
-    def batch(self, epoch: int, number: int) -> Views:
+    def batch(self, epoch: int, number: int) -> Batch:
         device = self._mixing.weights.device
         space = self._data.space
         assert space is not None
@@ -225,7 +201,7 @@ class _Synthetic:
             generator = seeded(self._seed, epoch, number, device=device)
             z = self._data.marginal.marginal(space, self._size, generator=generator)
             with torch.no_grad():
-                return (z,), (self._mixing(z),)
+                return Batch((z,), (self._mixing(z),))
         latents: Tensors = ()
         observations: Tensors = ()
         for member, pairs in enumerate(self._pairs):
@@ -237,7 +213,7 @@ class _Synthetic:
                 drawn = self._data.hard_negatives.sample(space, around, generator=generator)
                 with torch.no_grad():
                     latents, observations = (*latents, drawn), (*observations, self._mixing(drawn))
-        return latents, observations
+        return Batch(latents, observations)
 
 
 def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) -> Problem:
@@ -271,40 +247,9 @@ def _measure_pairs(source: _Synthetic, batch_size: int) -> dict[str, float]:
     return {"std": spread.overall, "kurtosis": spread.kurtosis}
 
 
-class _Labelled:
-    """Single images in random order, each once an epoch."""
-
-    def __init__(self, dataset: ThreeDIdent, batch_size: int, seed: int) -> None:
-        self._dataset, self._size, self._seed = dataset, batch_size, seed
-        self.batches = len(dataset) // batch_size
-        self._order: tuple[int, torch.Tensor] | None = None  # of the last epoch asked for
-
-    def batch(self, epoch: int, number: int) -> Views:
-        order = self._order
-        if order is None or order[0] != epoch:
-            drawn = torch.randperm(len(self._dataset), generator=seeded(self._seed, epoch))
-            order = self._order = epoch, drawn
-        chosen = order[1][number * self._size : (number + 1) * self._size]
-        return (self._dataset.raw_latents[chosen],), (self._dataset.images(chosen),)
-
-
 def _calm(_: int) -> None:
     """Leaves Ctrl-C to the training process, which ends its workers when it is done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-class _Endless(torch_data.IterableDataset[Views]):
-    """The batches of a source in order, shared between worker processes."""
-
-    def __init__(self, source: _Strided) -> None:
-        self._source = source
-
-    def __iter__(self) -> Iterator[Views]:
-        worker = torch_data.get_worker_info()
-        number, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        while True:
-            yield self._source.batch(0, number)
-            number += stride
 
 
 def _images(
@@ -323,9 +268,9 @@ def _images(
     check_images(experiment, dataset.source, scored.source, (dataset.root, scored.root))
     manifest = dataset.source.manifest
     paired = manifest is not None and manifest.pair_process is not None
-    source: Source
+    source: BatchSource
     if wanted.pairs == "none":
-        source = _Labelled(dataset, batch_size, training.seed)
+        source = SingleImages(dataset, batch_size, training.seed)
     elif wanted.pairs == "views":
         source = TwoViews(dataset, batch_size=batch_size, seed=training.seed)
     else:

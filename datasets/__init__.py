@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from threedident.datasets.augmented_views import TwoViews as TwoViews
     from threedident.datasets.augmented_views import simclr as simclr
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
+    from threedident.datasets.formats import open_dataset as open_dataset
     from threedident.datasets.latent_matcher import LatentMatcher as LatentMatcher
-    from threedident.datasets.pairs import PairLoader as PairLoader
+    from threedident.datasets.loader import Batch as Batch
+    from threedident.datasets.loader import PairLoader as PairLoader
     from threedident.datasets.pairs import PositivePairs as PositivePairs
     from threedident.datasets.rendered_pairs import RenderedPairs as RenderedPairs
     from threedident.datasets.synthetic import Mixing as Mixing
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "threedident.datasets.dataset": ("ThreeDIdent",),
     "threedident.datasets.latent_matcher": ("LatentMatcher",),
-    "threedident.datasets.pairs": ("PairLoader", "PositivePairs"),
+    "threedident.datasets.formats": ("open_dataset",),
+    "threedident.datasets.loader": ("Batch", "PairLoader"),
+    "threedident.datasets.pairs": ("PositivePairs",),
     "threedident.datasets.rendered_pairs": ("RenderedPairs",),
     "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),
     "threedident.datasets.augmented_views": ("TwoViews", "simclr"),

@@ -16,7 +16,7 @@ try:
 except ImportError as error:
     raise MissingExtraError(str(error.name), "train", "augmented views") from error
 
-from threedident.datasets.pairs import Batch, BatchDataset
+from threedident.datasets.loader import Batch, BatchDataset
 from threedident.distributions.torch_sampler import seeded
 
 
@@ -97,7 +97,7 @@ class TwoViews(BatchDataset):
             torch.default_generator.manual_seed(seeded(self._seed, epoch, number).initial_seed())
             views = [torch.stack([self.augment(x) for x in images]) for _ in range(2)]
         z = self.dataset.raw_latents[chosen]
-        return (z, z), (views[0], views[1])
+        return Batch((z, z), (views[0], views[1]))
 
     def loader(self, *, workers: int = 2) -> data.DataLoader[Any]:
         """A DataLoader over the batches; `set_epoch` before each pass.

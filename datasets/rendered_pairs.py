@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "rendered pairs") from error
 
-from threedident.datasets.pairs import Batch, Buffers, PairLoader
+from threedident.datasets.loader import Batch, Buffers, PairLoader
 from threedident.distributions.torch_sampler import seeded
 
 UInt8 = npt.NDArray[np.uint8]
@@ -97,8 +97,8 @@ class RenderedPairs:
 
     def __init__(
         self,
-        space: Space | None,
-        conditional: Distribution,
+        space: Space | None = None,
+        conditional: Distribution | None = None,
         preset: Preset | str = "3dident",
         resolution: int = 64,
         device: str = "cpu",
@@ -114,8 +114,8 @@ class RenderedPairs:
         """Processes start with the first batch.
 
         Args:
-            space: of the raw latents: within [-1, 1]^10; None: all of it.
-            conditional: p(z~ | z).
+            space: the space of the raw latents, within [-1, 1]^10; None: all of it.
+            conditional: the distribution p(z~ | z) of the pairs; give it by name.
             preset: the generator, or its name; factors that it holds fixed are fixed in both.
             resolution: pixels along each side.
             device: cpu, or cuda for the GPU.
@@ -130,6 +130,8 @@ class RenderedPairs:
         Raises:
             UsageError: an argument does not fit.
         """
+        if conditional is None:
+            raise UsageError("say which pairs are rendered, e.g. conditional=Normal(0.3)")
         space = Box(len(FACTOR_NAMES)) if space is None else space
         inside = isinstance(space, Box) and space.low >= -1 and space.high <= 1
         if not inside or space.n != len(FACTOR_NAMES):
@@ -190,7 +192,7 @@ class RenderedPairs:
         else:
             images = self._on_cpu(latents)
         x = images.permute(0, 3, 1, 2)
-        return (together[:count], together[count:]), (x[:count], x[count:])
+        return Batch((together[:count], together[count:]), (x[:count], x[count:]))
 
     def loader(self, *, threads: int = 2, ahead: int = 1) -> PairLoader:
         """The batches in order; while one trains, the next are rendered."""

@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "the synthetic benchmark") from error
 
-from threedident.datasets.pairs import Pair, PairLoader
+from threedident.datasets.loader import Batch, PairLoader
 from threedident.distributions.torch_sampler import seeded
 
 _AT_ONCE = 5000  # matrices whose condition numbers are computed together
@@ -138,13 +138,13 @@ class SyntheticPairs:
         self.mixing, self.process, self.batches = mixing, process, batches
         self._batch_size, self._seed = batch_size, seed
 
-    def batch(self, epoch: int, number: int) -> tuple[Pair, Pair]:
+    def batch(self, epoch: int, number: int) -> Batch:
         """Batch `number` of an epoch: latents and observations, (B, n) float32."""
         device = self.mixing.weights.device
         generator = seeded(self._seed, epoch, number, device=device)
         z, z_tilde = self.process.sample(self._batch_size, generator=generator)
         with torch.no_grad():
-            return (z, z_tilde), (self.mixing(z), self.mixing(z_tilde))
+            return Batch((z, z_tilde), (self.mixing(z), self.mixing(z_tilde)))
 
     def loader(self, *, threads: int = 1, ahead: int = 1) -> PairLoader:
         """The batches in order, prepared by threads of this process."""

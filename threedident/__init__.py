@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from threedident.baselines.training.loop import train as train
     from threedident.datasets.augmented_views import TwoViews as TwoViews
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
+    from threedident.datasets.formats import open_dataset as open_dataset
     from threedident.datasets.pairs import PositivePairs as PositivePairs
     from threedident.datasets.rendered_pairs import RenderedPairs as RenderedPairs
     from threedident.datasets.synthetic import Mixing as Mixing
@@ -69,6 +70,7 @@ _MODULES = {
     "threedident.baselines.losses": ("info_nce",),
     "threedident.baselines.training.loop": ("train",),
     "threedident.datasets.dataset": ("ThreeDIdent",),
+    "threedident.datasets.formats": ("open_dataset",),
     "threedident.datasets.pairs": ("PositivePairs",),
     "threedident.datasets.rendered_pairs": ("RenderedPairs",),
     "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),

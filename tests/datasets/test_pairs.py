@@ -53,7 +53,7 @@ from threedident.datasets import (
 )
 from threedident.datasets import latent_matcher as matching
 from threedident.datasets import matching_report as realised
-from threedident.datasets.pairs import Buffers
+from threedident.datasets.loader import Buffers
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import DatasetError, MatchingWarning, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES
@@ -1373,7 +1373,7 @@ def test_commands_that_do_not_fit(dataset, words, message):
 
 def on_demand(**options):
     options = {"resolution": 16, "quality": "draft", "batch_size": 10, "seed": 4, **options}
-    return RenderedPairs(None, Normal(0.1), **options)
+    return RenderedPairs(conditional=Normal(0.1), **options)
 
 
 def alive(pids):
@@ -1494,3 +1494,18 @@ def test_what_is_not_rendered_on_demand(options, message):
     options = {"space": None, "conditional": Normal(0.1), "batch_size": 10, **options}
     with pytest.raises(UsageError, match=message):
         RenderedPairs(**options)
+
+
+def test_rendered_pairs_need_a_conditional_and_take_it_as_before():
+    with pytest.raises(UsageError, match="conditional=Normal"):
+        RenderedPairs()
+    with RenderedPairs(None, Normal(0.1), "3dident") as pairs:  # as before it went by name
+        assert pairs.process.conditional == Normal(0.1)
+
+
+def test_a_batch_unpacks_and_has_names(dataset):
+    batch = PositivePairs(dataset.root, conditional=Normal(0.3), batch_size=4).batch(0, 0)
+    (z, _), (x, _) = batch
+    assert z is batch.latents[0] is batch[0][0]
+    assert x is batch.observations[0]
+    assert pickle.loads(pickle.dumps(batch)).latents[0].equal(z)
