@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.baselines.experiment import parse_experiment
-from threedident.baselines.reproduce.published import IDENTITY, PUBLISHED, Published
-from threedident.baselines.reproduce.studies import SMOKE, Row, Study
+from threedident.baselines.reproduce.scales import SMOKE
+from threedident.baselines.reproduce.studies import Published, Row, Study
 from threedident.baselines.training.run_folder import RESULT, read_result
 from threedident.baselines.training.training_log import METRICS, read_records
 from threedident.errors import DatasetError, MissingExtraError, UsageError
@@ -53,13 +53,11 @@ class Outcome:
 
     Attributes:
         row: which.
-        published: what the paper says; None where it says nothing.
         results: contents of `result.json`, by seed.
         curves: rows of `metrics.csv`, by seed; of unfinished runs too.
     """
 
     row: Row
-    published: Published | None
     results: Mapping[int, Mapping[str, Any]]
     curves: Mapping[int, Sequence[Mapping[str, str]]]
 
@@ -103,13 +101,15 @@ class Outcome:
         full = self.row.published_experiment().as_dict()
         for result in self.results.values():
             ran = result["experiment"]
+            rendered = ran["data"]["pairs"] == "rendered"  # the images bring the conditional
             for section, fields in full.items():
                 if not isinstance(fields, dict):
                     continue
                 for field in {**fields, **ran[section]}:
                     before, after = fields.get(field), ran[section].get(field)
-                    if before != after and (section, field) != ("training", "seed"):
-                        name = f"{section}.{field}"
+                    name = f"{section}.{field}"
+                    stated = rendered and name == "data.conditional" and after is None
+                    if before != after and name != "training.seed" and not stated:
                         found[f"{name} {after}"] = (name, before, after)
         return list(found.values())
 
@@ -135,7 +135,7 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
                 results[int(number)] = _read_result(folder)
             curves[int(number)] = read_records(folder)
         ordered = dict(sorted(results.items()))
-        outcomes.append(Outcome(row, PUBLISHED.get(row.name), ordered, curves))
+        outcomes.append(Outcome(row, ordered, curves))
     return outcomes
 
 
@@ -247,7 +247,7 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
     """The table's columns: those that would be empty are left out."""
 
     def published(metric: str) -> Cell:
-        return lambda each: _shown_published(each.published, metric)
+        return lambda each: _shown_published(each.row.published, metric)
 
     def own(metric: str) -> Cell:
         return lambda each: _shown(each.values(metric))
@@ -257,7 +257,9 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
     for metric in study.metrics:
         columns[f"{_LABELS[metric]} published"] = published(metric)
         columns[f"{_LABELS[metric]} here"] = own(metric)
-    columns["learned published"] = lambda each: (each.published and each.published.learned) or NONE
+    columns["learned published"] = lambda each: (
+        (each.row.published and each.row.published.learned) or NONE
+    )
     columns["learned here"] = _learned
     columns["loss"] = lambda each: _mean_of(each, lambda result: result.get("loss"))
     columns["loss of the true latents"] = lambda each: _mean_of(each, _loss_of_the_latents)
@@ -301,8 +303,7 @@ def _title(each: Outcome) -> str:
 
 def _matches(each: Outcome) -> str:
     """Whether the model's assumptions hold."""
-    matches = None if each.published is None else each.published.matches
-    return {True: "yes", False: "no", None: ""}[matches]
+    return {True: "yes", False: "no", None: ""}[each.row.matches]
 
 
 def _steps(each: Outcome) -> str:
@@ -338,19 +339,14 @@ def _published_scores(
     published: Published | None, metric: str
 ) -> Iterator[tuple[int | None, tuple[float, float | None]]]:
     """Steps (None: the end) and scores, the end first."""
-    if published is None or (metric in _PUBLISHED_AS) != _is_of_batches(published):
+    if published is None or (metric in _PUBLISHED_AS) != published.batch_statistics:
         return
     name = _PUBLISHED_AS.get(metric, metric)
     if name in published.scores:
-        yield published.steps, published.scores[name]
+        yield published.step, published.scores[name]
     for step in sorted(published.earlier, reverse=True):
         if name in published.earlier[step]:
             yield step, (published.earlier[step][name], None)
-
-
-def _is_of_batches(published: Published) -> bool:
-    """Whether the published scores are of codes that each batch's statistics normalised."""
-    return published.row.startswith("table4-") and not published.row.endswith(IDENTITY)
 
 
 def _learned(each: Outcome) -> str:
@@ -453,7 +449,7 @@ def _costs(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _sources(outcomes: Sequence[Outcome]) -> list[str]:
-    sources = {each.published.source for each in outcomes if each.published is not None}
+    sources = {each.row.published.source for each in outcomes if each.row.published is not None}
     if not sources:
         return []
     said = "; ".join(sorted(sources))
@@ -465,7 +461,7 @@ def _per_factor(outcomes: Sequence[Outcome]) -> list[str]:
     there = [each for each in outcomes if each.results]
     head = ["factor"]
     for each in there:
-        name = each.row.data
+        name = "" if each.row.train_on is None else each.row.train_on.name
         head += [f"{name}: R2", "best possible", "share"]
     lines = ["## R2 per factor", "", _pipes(head), _pipes(["---"] * len(head))]
     columns = [_factors(each) for each in there]
@@ -518,7 +514,7 @@ def numbers(study: Study, outcomes: Sequence[Outcome]) -> str:
         hardware = "/".join(sorted({str(r.get("hardware", "")) for r in results}))
         for metric in study.metrics:
             values = each.values(metric)
-            published = next(_published_scores(each.published, metric), (None, (None, None)))
+            published = next(_published_scores(each.row.published, metric), (None, (None, None)))
             cells: list[Any] = [each.row.name, each.row.block, metric]
             cells += [*published[1], published[0]]
             cells.append(f"{values.mean():.6f}" if len(values) else None)
@@ -625,7 +621,7 @@ def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) ->
             axis.axhline(alone.mean(), color=color, linestyle=":", label=label)
         if not len(steps) and not len(alone):
             continue  # not run: a line that nothing stands beside says little
-        for step, (value, _) in _published_curve(each.published, metric):
+        for step, (value, _) in _published_curve(each.row.published, metric):
             if step is None:
                 axis.axhline(value, color=color, linestyle="--", lw=1, alpha=0.7)
             else:

@@ -16,17 +16,8 @@ import numpy as np
 from threedident.baselines.checks import check_device_name, check_devices
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.reproduce.comparison import collect, write_comparison
-from threedident.baselines.reproduce.studies import (
-    TEST,
-    TRAIN,
-    Rendering,
-    Row,
-    Scale,
-    Study,
-    changes_of,
-    find_scale,
-    find_study,
-)
+from threedident.baselines.reproduce.scales import Rendering, Scale, changes_of, find_scale
+from threedident.baselines.reproduce.studies import TEST, TRAIN, Row, Study, find_study
 from threedident.baselines.training import run_folder as rundir
 from threedident.datasets.formats.sources import open_source
 from threedident.errors import DatasetError, UsageError
@@ -94,7 +85,9 @@ def reproduce(
     count = _seeds(study, cut, seeds)
     if study.kind != "images" and not data is test is datasets is None:
         raise UsageError(f"{what} makes its own observations: leave out the datasets")
-    used = {name for row in study.rows for name in (row.data, row.test)}
+    used = {
+        each.name for row in study.rows for each in (row.train_on, row.score_on) if each is not None
+    }
     if study.kind == "images" and not (
         (data is None or TRAIN in used) and (test is None or TEST in used)
     ):
@@ -136,8 +129,8 @@ def reproduce(
         where: dict[str, Path | None] = {"data": None, "test": None}
         if study.kind == "images":
             # The pixels themselves are scored on the test images alone.
-            where["data"] = None if row.identity else images.path(row.data)
-            where["test"] = images.path(row.test)
+            where["data"] = None if row.identity else images.path(row.train_on.name)
+            where["test"] = images.path(row.score_on.name)
         if row.identity:
             score_observations(experiment, folder, where["test"])
         else:
