@@ -8,7 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.engine import create_engine
+from threedident.render.settings import EngineSettings
 
 CRASH_AT = "THREEDIDENT_CRASH_AT"  # what the engine that segfaults is told
 

@@ -30,9 +30,10 @@ import h5py
 from crashing import CRASH_AT, Crashing
 
 from threedident.presets import load_preset
-from threedident.render import job
-from threedident.render.engine import EngineSettings
+from threedident.render import job, settings
+from threedident.render.executors.local import LocalExecutor
 from threedident.render.executors.process_pool import WorkerPool
+from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shards import ARRAYS, list_shards
 
@@ -292,12 +293,12 @@ def crash(trial: Trial, how: str) -> tuple[Render, job.Summary, int]:
         resolution=RESOLUTION,
         quality="draft",
         engine=trial.arguments.engine,
-        version=job.probe(trial.arguments.engine).version,
+        version=settings.probe(trial.arguments.engine).version,
     )
-    settings = job.dataset_settings(engine, seed=0, split="train")
+    about = settings.dataset_settings(engine, seed=0, split="train")
     dataset = DatasetDir.create_or_open(
         render.root,
-        settings,
+        about,
         shard_size=SHARD,
         compression="none",
         about=engine.preset.about(),
@@ -307,7 +308,7 @@ def crash(trial: Trial, how: str) -> tuple[Render, job.Summary, int]:
     try:
         options = job.JobOptions(workers=WORKERS)
         with contextlib.redirect_stderr(io.StringIO()):
-            summary = job.render_dataset(dataset, FEW, engine, options)
+            summary = job.run_job(dataset, FEW, engine, options, LocalExecutor())
     finally:
         job.WorkerPool = pool  # type: ignore[misc]
     return render, summary, len(list(marks.iterdir()))

@@ -26,9 +26,10 @@ from threedident.presets import load_preset
 from threedident.render.blender import blender_version, quiet_blender
 from threedident.render.color import psnr
 from threedident.render.direct.engine import warp_version
-from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.engine import create_engine
 from threedident.render.job import processor_name
 from threedident.render.quality import QUALITIES
+from threedident.render.settings import EngineSettings
 
 DATA = Path(__file__).parents[1] / "tests" / "data" / "converged"
 PUBLISHED = ("cycles", "reference")

@@ -27,10 +27,10 @@ import numpy as np
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.progress import format_seconds
-from threedident.render.engine import EngineSettings
 from threedident.render.estimate import Measured, measure
 from threedident.render.executors.process_pool import IMAGES_PER_WORKER
-from threedident.render.job import JobOptions, default_timeout, probe, processor_name
+from threedident.render.job import JobOptions, processor_name
+from threedident.render.settings import EngineSettings, default_timeout, probe
 from threedident.storage.shards import default_shard_size
 
 CORES = (16, 64, 1000)

@@ -26,7 +26,7 @@ from PIL import Image
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.render.direct.engine import render
-from threedident.render.job import render_images
+from threedident.render.images import render_images
 
 
 def layouts(shape: tuple[int, ...]) -> dict[str, dict[str, object]]:

@@ -19,7 +19,8 @@ from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.render.blender import quiet_blender
 from threedident.render.color import psnr
-from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.engine import create_engine
+from threedident.render.settings import EngineSettings
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from threedident.factors import FACTOR_NAMES, GROUPS
 from threedident.presets import Preset
 from threedident.render.color import psnr
 from threedident.render.figures import contact_sheet
-from threedident.render.job import render_images
+from threedident.render.images import render_images
 from threedident.render.scene import SceneBuilder
 
 Array = npt.NDArray[Any]

@@ -17,10 +17,11 @@ from threedident.distributions.spaces import Box, Space
 from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import Preset, load_preset
-from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.engine import create_engine
 from threedident.render.executors.process_pool import usable_processors
 from threedident.render.executors.processes import ChildProcess, wait_for_close
 from threedident.render.scene import SceneBuilder
+from threedident.render.settings import EngineSettings
 
 try:
     import torch

@@ -1,23 +1,18 @@
-"""What a dataset needs of an engine, whichever makes the images."""
+"""The engines: what one must offer, and how one is made from settings."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.errors import UsageError
-from threedident.presets import Preset
-from threedident.render.quality import DEFAULT_ENGINE, RECIPES, check_material, get_quality
+from threedident.render.quality import get_quality
 from threedident.render.scene import SceneBuilder
+from threedident.render.settings import EngineSettings
 
 Array = npt.NDArray[Any]
-
-DEVICES = ("auto", "cpu", "cuda", "optix", "hip", "metal", "oneapi")
-MIN_RESOLUTION, MAX_RESOLUTION = 8, 4096
 
 
 class Engine(Protocol):
@@ -34,53 +29,6 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Frees what the engine holds."""
-
-
-@dataclasses.dataclass(frozen=True)
-class EngineSettings:
-    """All that decides the pixels of an image, apart from its latents.
-
-    Attributes:
-        preset: the generator.
-        resolution: pixels along each side.
-        quality: draft, standard or reference.
-        device: what renders, resolved (not "auto").
-        engine: the engine's name.
-        version: the engine's version, as 4.5.15; empty where it is not known yet.
-    """
-
-    preset: Preset
-    resolution: int = 224
-    quality: str = "standard"
-    device: str = "cpu"
-    engine: str = DEFAULT_ENGINE
-    version: str = ""
-
-    def __post_init__(self) -> None:
-        get_quality(self.quality, self.engine)
-        check_material(self.preset.material, self.engine)
-        if self.device not in DEVICES:
-            raise UsageError(
-                f"unknown device {self.device!r}: expected one of {', '.join(DEVICES)}"
-            )
-        if not MIN_RESOLUTION <= self.resolution <= MAX_RESOLUTION:
-            raise UsageError(
-                f"the resolution must lie in [{MIN_RESOLUTION}, {MAX_RESOLUTION}], "
-                f"found {self.resolution}"
-            )
-
-    def as_dict(self) -> dict[str, Any]:
-        """The engine's part of `dataset.json`, samples spelled out."""
-        quality = get_quality(self.quality, self.engine)
-        return {
-            "name": self.engine,
-            "version": self.version,
-            "device": self.device,
-            "quality": self.quality,
-            "recipe": RECIPES[self.engine],
-            "method": type(quality).__name__.lower(),
-            **dataclasses.asdict(quality),
-        }
 
 
 def create_engine(

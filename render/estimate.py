@@ -1,9 +1,10 @@
-"""What a job will take, from a few images rendered on this machine."""
+"""Estimates of what a render will take, from a few images rendered on this machine."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.errors import RenderError
+from threedident.errors import RenderError, UsageError
 from threedident.progress import Progress, format_seconds
-from threedident.render.engine import EngineSettings
+from threedident.render.dataset import bind_request
+from threedident.render.executors.local import LocalExecutor
 from threedident.render.executors.process_pool import Done, Task, WorkerPool, usable_processors
 from threedident.render.job import JobOptions, processor_name
 from threedident.render.scene import SceneBuilder
+from threedident.render.settings import EngineSettings
 from threedident.storage.atomic_files import explaining_write_errors
-from threedident.storage.shards import ImageSums, Interval, write_shard
+from threedident.storage.directory import MANIFEST, DatasetDir
+from threedident.storage.shards import ImageSums, Interval, missing_intervals, write_shard
 
 Array = npt.NDArray[Any]
 
@@ -140,48 +144,125 @@ def measure(
         )
 
 
-def job_seconds(
-    measured: Measured, seconds: float, todo: list[Interval], options: JobOptions
-) -> float:
-    """How long a job takes on this machine, if an image takes so many seconds."""
-    images = sum(interval.count for interval in todo)
-    workers = measured.workers
-    writing = len(todo) * measured.write
-    starts = max(math.ceil(images / workers / options.images_per_worker), 1)
-    work = images * seconds + workers * starts * measured.start
-    if workers * options.threads >= usable_processors():
-        work += writing  # on processors that would render otherwise
-    return max(work / workers, measured.start + writing) + measured.write
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """What the rest of a render will take on this machine; `print` shows it in lines.
+
+    Attributes:
+        measured: the measurement; None where nothing is left to render.
+        settings: the settings that decide the pixels.
+        options: how it would be rendered.
+        todo: the intervals of images that are missing.
+        free: the bytes that are free on the disk.
+        root: the dataset's directory.
+        total: the number of images that it shall have.
+    """
+
+    measured: Measured | None
+    settings: EngineSettings
+    options: JobOptions
+    todo: list[Interval]
+    free: int
+    root: Path
+    total: int
+
+    @property
+    def images(self) -> int:
+        """The number of images that are missing."""
+        return sum(interval.count for interval in self.todo)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of disk that they will take."""
+        if self.measured is None:
+            return 0
+        return round(self.measured.shard_bytes * len(self.todo))
+
+    def seconds(self) -> tuple[float, float, float]:
+        """The seconds that it will take, and a 95 % interval of that."""
+        if self.measured is None:
+            return 0.0, 0.0, 0.0
+        mean, low, high = (self._job_seconds(self.measured, s) for s in self.measured.mean())
+        return mean, low, high
+
+    def _job_seconds(self, measured: Measured, seconds: float) -> float:
+        """Seconds that the job takes on this machine, if an image takes so many."""
+        workers = measured.workers
+        writing = len(self.todo) * measured.write
+        starts = max(math.ceil(self.images / workers / self.options.images_per_worker), 1)
+        work = self.images * seconds + workers * starts * measured.start
+        if workers * self.options.threads >= usable_processors():
+            work += writing  # on processors that would render otherwise
+        return max(work / workers, measured.start + writing) + measured.write
+
+    def __str__(self) -> str:
+        measured, settings = self.measured, self.settings
+        if measured is None:
+            return f"{self.root}: all {self.total} images are there"
+        mean, low, high = measured.mean()
+        times = [format_seconds(seconds) for seconds in self.seconds()]
+        return "\n".join(
+            [
+                f"{settings.engine} {settings.quality}, {settings.resolution} x "
+                f"{settings.resolution}, on {measured.workers} process(es) of "
+                f"{self.options.threads} thread(s), {settings.device}, "
+                f"{processor_name()}; {len(measured.seconds)} images measured",
+                f"a process starts in: {measured.start:.2f} s",
+                f"it renders an image in: {mean:.3g} s (the mean; 95 % interval {low:.3g} to "
+                f"{high:.3g}; single ones {measured.seconds.min():.3g} to "
+                f"{measured.seconds.max():.3g})",
+                f"a shard is written in: {measured.write:.2f} s",
+                f"to be rendered: {self.images} images, {len(self.todo)} shards",
+                f"time: {times[0]} (95 % interval {times[1]} to {times[2]}; this machine as busy "
+                "as now)",
+                f"disk: {self.bytes / 1e9:.3g} GB; {self.free / 1e9:.3g} GB are free",
+            ]
+        )
 
 
-def describe(
-    measured: Measured,
-    engine: EngineSettings,
-    todo: list[Interval],
-    options: JobOptions,
-    free: int,
-) -> list[str]:
-    """Lines that say what a job will take.
+def estimate_render(out: str | Path, n: int | None = None, **arguments: Any) -> Estimate:
+    """Measure a few images here, and say what the rest of a render will take.
+
+    Nothing is written into `out`.
 
     Args:
-        measured: on this machine.
-        engine, todo, options: the job.
-        free: bytes left on the disk.
+        out: the dataset's directory, which may be missing.
+        n: the number of images, or of pairs.
+        arguments: the other arguments of `render_dataset`.
+
+    Raises:
+        UsageError, DatasetError, RenderError: as `render_dataset`.
     """
+    request = bind_request(out, n, **arguments)
+    if request.executor != "local":
+        raise UsageError("--estimate measures this machine: leave out --executor ray")
+    content, total = request.prepare()
+    settings, options = request.resolve(content, LocalExecutor())
+    root = request.out
+    if (root / MANIFEST).exists():
+        dataset = request.open_dataset(content, settings, "")
+        shards = dataset.shards()
+    else:
+        dataset = DatasetDir(root, request.manifest(content, settings, ""))
+        shards = {}
+    size = dataset.manifest.shard_size
+    todo = missing_intervals(total, size, shards, part=options.part, parts=options.parts)
     images = sum(interval.count for interval in todo)
-    mean, low, high = measured.mean()
-    times = [format_seconds(job_seconds(measured, s, todo, options)) for s in (mean, low, high)]
-    each = sum(interval.count for interval in todo) / max(len(todo), 1)
-    size = measured.shard_bytes * images / max(each, 1)
-    return [
-        f"{engine.engine} {engine.quality}, {engine.resolution} x {engine.resolution}, on "
-        f"{measured.workers} process(es) of {options.threads} thread(s), {engine.device}, "
-        f"{processor_name()}; {len(measured.seconds)} images measured",
-        f"a process starts in: {measured.start:.2f} s",
-        f"it renders an image in: {mean:.3g} s (the mean; 95 % interval {low:.3g} to {high:.3g}; "
-        f"single ones {measured.seconds.min():.3g} to {measured.seconds.max():.3g})",
-        f"a shard is written in: {measured.write:.2f} s",
-        f"to be rendered: {images} images, {len(todo)} shards",
-        f"time: {times[0]} (95 % interval {times[1]} to {times[2]}; this machine as busy as now)",
-        f"disk: {size / 1e9:.3g} GB; {free / 1e9:.3g} GB are free",
-    ]
+    folder = next(place for place in (root, *root.absolute().parents) if place.is_dir())
+    measured = None
+    if images:
+        options = dataclasses.replace(options, workers=min(options.workers, images))
+        chosen = np.random.default_rng(0).choice(total, min(total, 1024), replace=False)
+        given = content.given
+        measured = measure(
+            settings,
+            dataset.raw_latents(chosen)
+            if given is None
+            else settings.preset.hold_fixed(given[chosen]),
+            options,
+            folder=folder,
+            shard_size=min(size, images),
+            compression=dataset.manifest.compression,
+        )
+    free = shutil.disk_usage(folder).free
+    return Estimate(measured, settings, options, todo, free, root, total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from threedident import defaults
 from threedident.errors import UsageError
 
 #: Raised whenever a change here or in an engine changes its pixels, so that no dataset mixes them.
@@ -78,12 +79,10 @@ QUALITIES: dict[str, dict[str, Quality]] = {
         "reference": Integrated(inside=32, edge=128, ground=64, near_light=4, coarseness=2),
     },
 }
-DEFAULT_QUALITY = "standard"
-DEFAULT_ENGINE = "cycles"
 
 
-def get_quality(name: str, engine: str = DEFAULT_ENGINE) -> Quality:
-    """The settings of an engine's quality level.
+def get_quality(name: str, engine: str = defaults.ENGINE) -> Quality:
+    """Look up the settings of an engine's quality level.
 
     Raises:
         UsageError: there is no such engine or level.
@@ -96,8 +95,24 @@ def get_quality(name: str, engine: str = DEFAULT_ENGINE) -> Quality:
     return QUALITIES[engine][name]
 
 
+def quality_name(quality: Quality, engine: str) -> str:
+    """Look up the name of a quality level by its settings.
+
+    Raises:
+        UsageError: there is no such engine, or the settings are none of its levels.
+    """
+    get_quality(defaults.QUALITY, engine)
+    for name, level in QUALITIES[engine].items():
+        if level == quality:
+            return name
+    raise UsageError(
+        f"{quality} is no quality level of the engine {engine}: expected one of "
+        f"{', '.join(QUALITIES[engine])}, or the settings of one"
+    )
+
+
 def check_material(material: str, engine: str) -> None:
-    """Refuses what an engine cannot render: rays of the direct engine end at the object.
+    """Refuse what an engine cannot render: rays of the direct engine end at the object.
 
     Raises:
         UsageError: the material lets light through.

@@ -53,9 +53,8 @@ from threedident.distributions import Normal
 from threedident.errors import DatasetError, ThreeDIdentError, UsageError
 from threedident.latents import load_raw_latents
 from threedident.presets import load_preset
-from threedident.render.engine import EngineSettings
-from threedident.render.job import dataset_settings
 from threedident.render.mesh import get_mesh, load_mesh
+from threedident.render.settings import EngineSettings, dataset_settings
 from threedident.storage import directory as store
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shards import (
@@ -681,7 +680,7 @@ def make_run(root: Path) -> None:
 
 
 def read_run(root: Path) -> None:
-    from threedident.baselines.reproduce import comparison, studies
+    from threedident.baselines.reproduce import outcomes, studies
     from threedident.baselines.training import run_folder as rundir
     from threedident.baselines.training import training_log as records
 
@@ -691,7 +690,7 @@ def read_run(root: Path) -> None:
         lambda: rundir.read_result(out),
         lambda: rundir.read_places(out),
         lambda: records.read_records(out),
-        lambda: comparison.collect(studies.STUDIES["table1"], root),
+        lambda: outcomes.collect(studies.STUDIES["table1"], root),
     )
 
 

@@ -57,7 +57,8 @@ if TYPE_CHECKING:
     from threedident.factors import FACTORS as FACTORS
     from threedident.presets import Preset as Preset
     from threedident.presets import load_preset as load_preset
-    from threedident.render.job import render_images as render_images
+    from threedident.render.dataset import render_dataset as render_dataset
+    from threedident.render.images import render_images as render_images
 
     evaluate_encoder = _run.evaluate
     __version__: str
@@ -88,7 +89,8 @@ _MODULES = {
     "threedident.evaluate.scoring": ("score",),
     "threedident.factors": ("FACTORS", "FACTOR_NAMES"),
     "threedident.presets": ("Preset", "load_preset"),
-    "threedident.render.job": ("render_images",),
+    "threedident.render.dataset": ("render_dataset",),
+    "threedident.render.images": ("render_images",),
     "threedident.distributions.spaces": ("Box", "Product", "Sphere", "Unbounded"),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}

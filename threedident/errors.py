@@ -25,6 +25,10 @@ class MatchingWarning(ThreeDIdentWarning):
     """Pairs matched among single images are spread otherwise than their conditional asks for."""
 
 
+class RenderWarning(ThreeDIdentWarning):
+    """A dataset is rendered as asked for, but its images may not be as expected."""
+
+
 class ManifestWarning(ThreeDIdentWarning):
     """A manifest lies beside a submission, but is not used."""
 

@@ -18,18 +18,10 @@ from threedident.evaluate.runner.process import BATCH_SIZE
 from threedident.evaluate.submissions.submission import Submission, digest, identify
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset, preset_names
-from threedident.render.engine import EngineSettings
-from threedident.render.job import (
-    JobOptions,
-    dataset_settings,
-    default_timeout,
-    default_workers,
-    probe,
-    render_dataset,
-    resolve_device,
-)
+from threedident.render.dataset import render_dataset
 from threedident.render.mesh import SHAPES
-from threedident.storage.directory import DatasetDir, Manifest
+from threedident.render.settings import EngineSettings, dataset_settings, probe
+from threedident.storage.directory import Manifest, read_manifest
 
 TOLERANCE = 1e-6
 FRESH_IMAGES = 4096
@@ -184,37 +176,32 @@ def render_fresh(
 
     Raises:
         UsageError: the seed is known to the entry, or its generator is not known here.
-        RenderError: an image could not be rendered, or it was interrupted.
+        RenderError: an image could not be rendered.
+        KeyboardInterrupt: it was stopped; called again it goes on.
     """
     check_fresh_seed(run, seed)
     recorded = run.scores["data"]
     preset = _generator(run, data)
     engine = recorded["engine"]
-    found = probe(engine["name"])
-    device = engine["device"] if engine["device"] in found.devices else "auto"
-    kind = resolve_device(device, found)
-    settings = EngineSettings(
-        preset, recorded["resolution"], engine["quality"], kind, engine["name"], found.version
-    )
-    dataset = DatasetDir.create_or_open(
+    available = probe(engine["name"]).devices
+    summary = render_dataset(
         out,
-        dataset_settings(settings, seed=seed, split=_SPLIT),
-        shard_size=None,
-        compression=None,
-        about=preset.about(),
+        count,
+        preset=preset,
+        split=_SPLIT,
+        seed=seed,
+        engine=engine["name"],
+        quality=engine["quality"],
+        resolution=recorded["resolution"],
+        device=engine["device"] if engine["device"] in available else "auto",
+        workers=workers,
     )
-    options = JobOptions(
-        workers=workers or default_workers(kind, found, 1),
-        devices=found.devices[kind],
-        timeout=default_timeout(settings.resolution),
-    )
-    summary = render_dataset(dataset, count, settings, options)
-    if summary.interrupted or summary.failed:
+    if summary.failed:
         raise RenderError(
             f"the fresh images are not complete ({len(summary.failed)} failed): run the same "
             "command again to continue"
         )
-    new = settings.as_dict()
+    new = read_manifest(out).engine
     return [
         f"{key} of the engine: {engine.get(key)} then, {new[key]} now"
         for key in ("version", "device", "recipe")

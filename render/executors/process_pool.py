@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import RenderError, ThreeDIdentError
-from threedident.render.engine import Engine, EngineSettings, create_engine
+from threedident.render.engine import Engine, create_engine
 from threedident.render.executors.processes import ChildProcess, wait_for_close
+from threedident.render.settings import EngineSettings
 from threedident.storage.atomic_files import is_running
 
 Array = npt.NDArray[Any]
@@ -402,38 +403,3 @@ def _resident(pid: int | None) -> int:
     except OSError:
         pass
     return 0
-
-
-def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
-    """The result of a function, called in a fresh process that can hold Blender.
-
-    The caller's process stays free of it, and of what it prints.
-
-    Raises:
-        ThreeDIdentError: the function raised one; any other failure is a RenderError.
-    """
-    process = ChildProcess(_call_main, function, args, log=log)
-    try:
-        outcome = process.pipe.recv()
-    except (EOFError, OSError):
-        raise RenderError(
-            f"a helper process ended with exit code {process.join(5)}"
-            + (f"; its output is in {log}" if log else "")
-        ) from None
-    finally:
-        process.kill()  # it has said what it had to, or is no longer waited for
-        process.pipe.close()
-        process.join(5)
-    if isinstance(outcome, ThreeDIdentError):
-        raise outcome
-    if isinstance(outcome, Exception):
-        raise RenderError(f"{type(outcome).__name__}: {outcome}") from outcome
-    return outcome
-
-
-def _call_main(pipe: Connection, function: Any, args: tuple[Any, ...]) -> None:
-    try:
-        pipe.send(function(*args))
-    except Exception as error:
-        traceback.print_exc()
-        pipe.send(error)

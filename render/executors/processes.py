@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from threedident.errors import RenderError, UsageError
+from threedident.errors import RenderError, ThreeDIdentError, UsageError
 
 _SCRIPT = Path(__file__).with_name("child.py")
 # One thread for numpy's linear algebra: a process's threads are for rendering.
@@ -155,3 +156,38 @@ def _pickled(value: object) -> bytes:
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(value)
     return buffer.getvalue()
+
+
+def call_in_process(function: Any, *args: Any, log: Path | None = None) -> Any:
+    """The result of a function, called in a fresh process that can hold Blender.
+
+    The caller's process stays free of it, and of what it prints.
+
+    Raises:
+        ThreeDIdentError: the function raised one; any other failure is a RenderError.
+    """
+    process = ChildProcess(_call_main, function, args, log=log)
+    try:
+        outcome = process.pipe.recv()
+    except (EOFError, OSError):
+        raise RenderError(
+            f"a helper process ended with exit code {process.join(5)}"
+            + (f"; its output is in {log}" if log else "")
+        ) from None
+    finally:
+        process.kill()  # it has said what it had to, or is no longer waited for
+        process.pipe.close()
+        process.join(5)
+    if isinstance(outcome, ThreeDIdentError):
+        raise outcome
+    if isinstance(outcome, Exception):
+        raise RenderError(f"{type(outcome).__name__}: {outcome}") from outcome
+    return outcome
+
+
+def _call_main(pipe: Connection, function: Any, args: tuple[Any, ...]) -> None:
+    try:
+        pipe.send(function(*args))
+    except Exception as error:
+        traceback.print_exc()
+        pipe.send(error)

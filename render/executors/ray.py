@@ -31,20 +31,10 @@ from threedident.errors import (
     UsageError,
 )
 from threedident.progress import Progress
-from threedident.render.engine import EngineSettings
 from threedident.render.executors.process_pool import Failed
-from threedident.render.job import (
-    GIVE_UP,
-    JobOptions,
-    Probe,
-    Silent,
-    Summary,
-    all_fail,
-    make_pool,
-    probe,
-    render_shards,
-    stop_on_signals,
-)
+from threedident.render.job import JobOptions, RenderJob, Silent, Summary, stop_on_signals
+from threedident.render.settings import EngineSettings, Probe, probe
+from threedident.render.shard_writer import GIVE_UP, all_fail
 from threedident.storage.atomic_files import explaining_write_errors, remove_leftovers
 from threedident.storage.directory import LOGS, DatasetDir, toolkit_version
 from threedident.storage.shards import Interval, missing_intervals
@@ -78,8 +68,8 @@ class _Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Job:
-    """All that a node must know; plain data, sent along with every task."""
+class _NodeJob:
+    """All that a node must know of a job; plain data, sent along with every task."""
 
     root: str
     token: str
@@ -89,8 +79,8 @@ class _Job:
     options: JobOptions
 
 
-class Cluster:
-    """A Ray cluster that this process is connected to."""
+class RayExecutor:
+    """An `Executor` on the Ray cluster that this process is connected to; `connect` makes one."""
 
     def probe(self, engine: str, device: str, threads: int) -> Probe:
         """Asks every node that can render for the engine's version and devices.
@@ -142,29 +132,20 @@ class Cluster:
         # A task gets one GPU to itself, whatever else its node has.
         return Probe(own[1], {kind: 1 for kind in found[0][2].devices if kind in shared})
 
-    def render(
-        self,
-        dataset: DatasetDir,
-        todo: list[Interval],
-        engine: EngineSettings,
-        options: JobOptions,
-        progress: Progress,
-        stop: threading.Event,
-        summary: Summary,
-    ) -> None:
-        """As `threedident.render.job.render_here`; `options.workers` shards at once at most.
+    def default_workers(self, device: str, available: Probe, threads: int) -> int:
+        """More than any cluster runs at once: it runs what fits."""
+        return IN_FLIGHT
+
+    def place(self, options: JobOptions) -> str:
+        """A Ray cluster."""
+        return "a Ray cluster"
+
+    def run(self, job: RenderJob) -> None:
+        """Render the shards of a job, `options.workers` of them at once at most.
 
         A shard whose node dies is rendered by another one.
         """
-        root = dataset.root.resolve()
-        gpus = int(engine.device != "cpu")
-        task = ray.remote(
-            num_cpus=options.threads, num_gpus=gpus, max_retries=_RETRIES, max_calls=0
-        )(_render_shard)
-        waiting = collections.deque(todo)
-        running: dict[Any, Interval] = {}
-        watch = _Watch(options.threads, gpus, progress)
-        failed_in_a_row = 0
+        root = job.dataset.root.resolve()
         with (
             explaining_write_errors(root),
             # Named so that it is removed by the next run if this one is killed.
@@ -172,41 +153,62 @@ class Cluster:
                 prefix=f".tmp-{socket.gethostname()}-{os.getpid()}-", dir=root
             ) as token,
         ):
-            manifest = dataset.manifest
-            job = _Job(
-                *(str(root), Path(token.name).name, manifest.fingerprint, toolkit_version()),
-                *(engine, options),
+            fingerprint = job.dataset.manifest.fingerprint
+            for_nodes = _NodeJob(
+                *(str(root), Path(token.name).name, fingerprint, toolkit_version()),
+                *(job.settings, job.options),
             )
-            try:
-                while (waiting or running) and not stop.is_set():
-                    while waiting and len(running) < options.workers:
-                        interval = waiting.popleft()
-                        running[task.remote(job, interval)] = interval
-                    for ref in _finished(list(running), 0.5):
-                        interval = running.pop(ref)
-                        with _explaining():
-                            part: Summary = ray.get(ref)
-                        _add(summary, part)
-                        progress.advance(part.rendered)
-                        for index, reason in part.failed.items():
-                            summary.fail(Failed(index, reason), dataset, progress)
-                            failed_in_a_row += 1
-                            if failed_in_a_row >= GIVE_UP and not part.rendered:
-                                raise all_fail(root, reason)
-                        if part.rendered:
-                            failed_in_a_row = 0
-                        if part.interrupted:  # its node was told to end, but not by us
-                            waiting.extendleft(_rest(dataset, interval))
-                    watch.look(_LOOK_EVERY)
-                watch.look()
-            finally:
-                _end(running, summary)
+            _Shards(job, for_nodes).render()
+
+
+class _Shards:
+    """The shards of a job: those that wait, and those that tasks of Ray render."""
+
+    def __init__(self, job: RenderJob, for_nodes: _NodeJob) -> None:
+        self._job, self._for_nodes = job, for_nodes
+        gpus = int(job.settings.device != "cpu")
+        self._task = ray.remote(
+            num_cpus=job.options.threads, num_gpus=gpus, max_retries=_RETRIES, max_calls=0
+        )(_render_shard)
+        self._waiting = collections.deque(job.todo)
+        self._running: dict[Any, Interval] = {}
+        self._watch = _Watch(job.options.threads, gpus, job.progress)
+        self._failed_in_a_row = 0
+
+    def render(self) -> None:
+        try:
+            while (self._waiting or self._running) and not self._job.stop.is_set():
+                while self._waiting and len(self._running) < self._job.options.workers:
+                    interval = self._waiting.popleft()
+                    self._running[self._task.remote(self._for_nodes, interval)] = interval
+                for ref in _finished(list(self._running), 0.5):
+                    self._take(ref)
+                self._watch.look(_LOOK_EVERY)
+            self._watch.look()
+        finally:
+            _end(self._running, self._job.summary)
+
+    def _take(self, ref: Any) -> None:
+        interval = self._running.pop(ref)
+        with _explaining():
+            part: Summary = ray.get(ref)
+        _add(self._job.summary, part)
+        self._job.progress.advance(part.rendered)
+        for index, reason in part.failed.items():
+            self._job.fail(Failed(index, reason))
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row >= GIVE_UP and not part.rendered:
+                raise all_fail(self._job.dataset.root.resolve(), reason)
+        if part.rendered:
+            self._failed_in_a_row = 0
+        if part.interrupted:  # its node was told to end, but not by us
+            self._waiting.extendleft(_rest(self._job.dataset, interval))
 
 
 class _Watch:
     """Tells of nodes that come and go."""
 
-    def __init__(self, threads: int, gpus: int, progress: Progress) -> None:
+    def __init__(self, threads: int, gpus: int, progress: Progress | Silent) -> None:
         self._needs, self._progress = (threads, gpus), progress
         self._there = {node.id: node for node in _nodes()}
         self._looked = time.monotonic()
@@ -227,19 +229,19 @@ class _Watch:
 
 
 @contextlib.contextmanager
-def connect(address: str | None = None) -> Iterator[Cluster]:
-    """A connection to a Ray cluster, closed in the end.
+def connect(address: str | None = None) -> Iterator[RayExecutor]:
+    """Connect to a Ray cluster, until the end of the `with` block.
 
     Args:
-        address: HOST:PORT of its head. None: what RAY_ADDRESS says, else the cluster that this
-            machine belongs to, else one of this machine's processors, started here.
+        address: the HOST:PORT of its head. None: what RAY_ADDRESS says, else the cluster that
+            this machine belongs to, else one of this machine's processors, started here.
 
     Raises:
         UsageError: the address is of another form.
         RenderError: the cluster cannot be reached.
     """
     if ray.is_initialized():  # the caller's
-        yield Cluster()
+        yield RayExecutor()
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # What Ray will do by default, said so that it does not warn.
@@ -258,7 +260,7 @@ def connect(address: str | None = None) -> Iterator[Cluster]:
         said = str(error).strip() or type(error).__name__
         raise RenderError(f"cannot join the Ray cluster at {address}: {said}") from error
     try:
-        yield Cluster()
+        yield RayExecutor()
     finally:
         ray.shutdown()
 
@@ -366,7 +368,7 @@ def _probe_node(engine: str) -> tuple[str, Probe]:
 class _Renderer:
     """What a process of Ray keeps from shard to shard: a render process, and its dataset."""
 
-    def __init__(self, job: _Job) -> None:
+    def __init__(self, job: _NodeJob) -> None:
         self.job = job
         root = Path(job.root)
         here = f"node {platform.node()} of the Ray cluster"
@@ -375,8 +377,8 @@ class _Renderer:
                 f"{here} does not see the dataset directory {root}: it must lie on a disk that all "
                 "nodes share, under the same path"
             )
-        found = probe(job.engine.engine)
-        own, wanted = (toolkit_version(), found.version), (job.toolkit, job.engine.version)
+        available = probe(job.engine.engine)
+        own, wanted = (toolkit_version(), available.version), (job.toolkit, job.engine.version)
         _require_versions(here, job.engine.engine, own, wanted)
         self.dataset = DatasetDir.open(root)
         if self.dataset.manifest.fingerprint != job.fingerprint:
@@ -385,8 +387,18 @@ class _Renderer:
             (root / LOGS).mkdir(exist_ok=True)
             remove_leftovers(root)
         prefix = f"worker-{platform.node()}-{os.getpid()}"
-        self.pool = make_pool(root, job.engine, job.options, 1, prefix, keep=True)
+        self.pool = self._render_job([], threading.Event()).open_pool(1, prefix, keep=True)
         self.pool.__enter__()
+
+    def render(self, interval: Interval, stop: threading.Event) -> Summary:
+        """Render a shard."""
+        job = self._render_job([interval], stop)
+        job.render_with(self.pool)
+        return job.summary
+
+    def _render_job(self, todo: list[Interval], stop: threading.Event) -> RenderJob:
+        job = self.job
+        return RenderJob(self.dataset, todo, job.engine, job.options, Silent(), stop, Summary())
 
     def close(self) -> None:
         self.pool.__exit__()
@@ -406,10 +418,9 @@ def _drop() -> None:
 atexit.register(_drop)
 
 
-def _render_shard(job: _Job, interval: Interval) -> Summary:
-    """Renders a shard; the task that Ray runs. Being cancelled, it keeps what is finished."""
+def _render_shard(job: _NodeJob, interval: Interval) -> Summary:
+    """Render a shard; the task that Ray runs. Being cancelled, it keeps what is finished."""
     global _held  # noqa: PLW0603
-    summary = Summary()
     if (Path(job.root) / interval.file_name).exists():  # tried before, and taken for lost
         return Summary(rendered=interval.count)
     with stop_on_signals() as stop:
@@ -417,9 +428,7 @@ def _render_shard(job: _Job, interval: Interval) -> Summary:
             if _held is None or _held.job != job:
                 _drop()
                 _held = _Renderer(job)
-            render_shards(
-                *(_held.dataset, [interval], job.engine, _held.pool, Silent(), stop, summary)
-            )
+            summary = _held.render(interval, stop)
         except BaseException:
             _drop()
             raise

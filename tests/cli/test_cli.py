@@ -182,7 +182,7 @@ def test_a_missing_extra_is_one_line_of_advice(tmp_path):
 
 
 def test_the_direct_engine_without_warp():
-    done = without("warp", "from threedident.render import direct")
+    done = without("warp", "from threedident.render.direct import render")
     assert "the direct engine needs warp-lang (NVIDIA Warp)" in done.stderr
     assert "pip install '.[direct]' in the checkout" in done.stderr
 

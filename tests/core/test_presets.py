@@ -10,9 +10,8 @@ from threedident.distributions import Normal
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import SATURATION, load_preset, parse_preset, preset_names
-from threedident.render.engine import EngineSettings
-from threedident.render.job import dataset_settings
 from threedident.render.scene import SceneBuilder, hue_color
+from threedident.render.settings import EngineSettings, dataset_settings
 from threedident.storage.directory import Manifest
 
 

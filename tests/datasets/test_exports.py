@@ -32,8 +32,7 @@ from threedident.distributions import Normal
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
-from threedident.render.engine import EngineSettings
-from threedident.render.job import dataset_settings
+from threedident.render.settings import EngineSettings, dataset_settings
 from threedident.shards import ImageSums, Interval, write_shard
 from threedident.store import DatasetDir
 

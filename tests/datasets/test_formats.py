@@ -22,8 +22,7 @@ from threedident.distributions import Normal
 from threedident.errors import DatasetError, UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
-from threedident.render.engine import EngineSettings
-from threedident.render.job import dataset_settings
+from threedident.render.settings import EngineSettings, dataset_settings
 from threedident.shards import ImageSums, Interval, write_shard
 from threedident.store import DatasetDir
 

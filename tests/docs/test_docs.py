@@ -35,7 +35,7 @@ from onnx import TensorProto, helper, numpy_helper
 from threedident.baselines.experiment import load_experiment
 from threedident.cli import main
 from threedident.evaluate.scoring import METRICS
-from threedident.render import job
+from threedident.render import settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -163,7 +163,7 @@ def check(words: Sequence[str]) -> None:
 
 
 #: What an engine says of itself does not change from one command to the next.
-PROBE = functools.cache(job.probe)
+PROBE = functools.cache(settings.probe)
 #: What commands have made, by their words: pages that make the same thing share it.
 MADE: dict[str, Path] = {}
 
@@ -336,7 +336,7 @@ def _metrics_of_pages_go_with_them():
 )  # of readers that pages break off
 def test_what_a_page_says_runs(page, tmp_path, monkeypatch, taken_for_granted):
     monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(job, "probe", PROBE)
+    monkeypatch.setattr(settings, "probe", PROBE)
     monkeypatch.setenv("HF_HOME", str(tmp_path / ".cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     parts = blocks(page)

@@ -7,6 +7,7 @@ import functools
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -37,14 +38,17 @@ def run_command(
     Engines are asked for their version and devices only once, which takes a process, too. Fails on
     a traceback, and unless it exits as expected.
     """
-    from threedident.render import job
+    from threedident.errors import RenderWarning
+    from threedident.render import settings
 
     words = list(map(str, arguments))
     with (
         mock.patch.object(sys, "argv", ["3dident", *words]),
         mock.patch.dict(os.environ, environment),
-        mock.patch.object(job, "probe", _remembering(job.probe)),
+        mock.patch.object(settings, "probe", _remembering(settings.probe)),
+        warnings.catch_warnings(),
     ):
+        warnings.simplefilter("always", RenderWarning)  # as in a process of its own
         result = CliRunner().invoke(main, words, prog_name="3dident", catch_exceptions=False)
     done = subprocess.CompletedProcess(words, result.exit_code, result.stdout, result.stderr)
     assert "Traceback" not in done.stderr, done.stderr

@@ -13,8 +13,7 @@ import torch
 from threedident.datasets.formats.convert import to_shards
 from threedident.datasets.formats.sources import read_images
 from threedident.presets import load_preset
-from threedident.render.engine import EngineSettings
-from threedident.render.job import dataset_settings
+from threedident.render.settings import EngineSettings, dataset_settings
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shards import ImageSums, Interval, write_shard
 

@@ -15,11 +15,11 @@ from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.render.blender import BlenderEngine, available_devices, blender_version
 from threedident.render.color import psnr
-from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.engine import create_engine
 from threedident.render.image_regions import Grid
-from threedident.render.job import probe
 from threedident.render.quality import Layered, Whole, get_quality
 from threedident.render.scene import SceneBuilder
+from threedident.render.settings import EngineSettings, probe
 
 PRESET = load_preset("3dident")
 

@@ -15,8 +15,9 @@ from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.render.color import psnr, to_uint8
-from threedident.render.engine import EngineSettings, create_engine
+from threedident.render.engine import create_engine
 from threedident.render.quality import Whole, get_quality
+from threedident.render.settings import EngineSettings
 from threedident.storage.shards import list_shards
 
 wp = pytest.importorskip("warp")

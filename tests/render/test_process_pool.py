@@ -13,15 +13,9 @@ from helpers import faulty_engine as faulty
 
 from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.presets import load_preset
-from threedident.render.engine import EngineSettings
-from threedident.render.executors.process_pool import (
-    Done,
-    Failed,
-    Task,
-    WorkerPool,
-    call_in_process,
-)
-from threedident.render.executors.processes import ChildProcess
+from threedident.render.executors.process_pool import Done, Failed, Task, WorkerPool
+from threedident.render.executors.processes import ChildProcess, call_in_process
+from threedident.render.settings import EngineSettings
 
 SETTINGS = EngineSettings(load_preset("3dident"), resolution=8)
 
@@ -172,7 +166,7 @@ def test_calls_in_another_process():
 
 ARGUMENTS = "(np.zeros((2, 10)), '3dident', resolution=16, quality='draft', "
 UNGUARDED = {
-    "images": "from threedident.render.job import render_images\n"
+    "images": "from threedident.render.images import render_images\n"
     f"x = render_images{ARGUMENTS}engine='direct', device='cpu', workers=1)\n"
     "print('done', x.shape)\n",
     "pairs": "from threedident.datasets import Normal, RenderedPairs\n"
@@ -209,8 +203,9 @@ def test_what_the_main_script_defines_is_refused_with_the_reason(tmp_path):
         "from pathlib import Path\n"
         "from threedident.errors import UsageError\n"
         "from threedident.presets import load_preset\n"
-        "from threedident.render.engine import EngineSettings\n"
-        "from threedident.render.executors.process_pool import Task, WorkerPool, call_in_process\n"
+        "from threedident.render.settings import EngineSettings\n"
+        "from threedident.render.executors.process_pool import Task, WorkerPool\n"
+        "from threedident.render.executors.processes import call_in_process\n"
         "class Mine: pass\n"
         "def mine(*a, **k): pass\n"
         "settings = EngineSettings(load_preset('3dident'), resolution=8)\n"

@@ -177,9 +177,9 @@ def test_what_the_cluster_lacks_is_said(cluster: Any, tmp_path: Path, monkeypatc
 
 def test_a_disk_that_is_not_shared(tmp_path: Path, local: Path) -> None:
     from threedident.errors import DatasetError
-    from threedident.render.engine import EngineSettings
     from threedident.render.executors import ray as cluster
     from threedident.render.job import JobOptions
+    from threedident.render.settings import EngineSettings
     from threedident.storage.directory import DatasetDir
 
     # A node where the same dataset lies, but on another disk: it lacks the driver's mark.
@@ -187,7 +187,7 @@ def test_a_disk_that_is_not_shared(tmp_path: Path, local: Path) -> None:
     preset = dataset.manifest.preset
     assert preset is not None
     engine = EngineSettings(preset, 24, "draft", "cpu", "direct")
-    job = cluster._Job(str(local), "mark", "", "", engine, JobOptions(1))
+    job = cluster._NodeJob(str(local), "mark", "", "", engine, JobOptions(1))
     with pytest.raises(
         DatasetError, match=r"does not see the dataset directory .* all nodes share"
     ):

@@ -30,7 +30,7 @@ from threedident import progress
 from threedident.errors import DatasetError, UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset, preset_names
-from threedident.render.job import Content
+from threedident.render.content import Content
 from threedident.storage import directory as store
 from threedident.storage.directory import DatasetDir, default_out
 from threedident.storage.shards import list_shards
@@ -232,8 +232,8 @@ def test_given_latents_are_never_altered(cli, tmp_path, options, held):
 def test_functions_do_not_alter_given_latents_either(tmp_path):
     pytest.importorskip("warp")
     from threedident.render.direct import engine as direct
-    from threedident.render.engine import EngineSettings
-    from threedident.render.job import dataset_settings, render_images
+    from threedident.render.images import render_images
+    from threedident.render.settings import EngineSettings, dataset_settings
 
     preset = load_preset("3dident-fixed-spotlight")
     raw = np.full((2, 10), 0.5, np.float32)

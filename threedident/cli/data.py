@@ -11,10 +11,10 @@ import click
 from threedident.cli.group import main, say
 from threedident.cli.options import (
     PATH,
+    ConditionalOptions,
     check_figure,
     conditional_options,
     dataset_argument,
-    parse_conditional,
     save_figure,
     split_option,
 )
@@ -188,12 +188,7 @@ def stats(dataset: Path, split: str | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, and only them.")
 def pairs(
     dataset: Path | None,
-    conditional: str | None,
-    sigma: str | None,
-    lam: str | None,
-    beta: float | None,
-    unchanged: tuple[str, ...],
-    change: str | None,
+    conditional: ConditionalOptions,
     count: int | None,
     factors: tuple[str, ...],
     index: str,
@@ -226,7 +221,6 @@ def pairs(
         except ImportError as error:
             raise MissingExtraError("matplotlib", "train", "the figure") from error
 
-    given = (conditional, sigma, lam, beta, unchanged, change)
     columns = list(factor_columns(factors or FACTOR_NAMES))
     names = tuple(FACTOR_NAMES[c] for c in columns)
     rendered, latents = False, np.empty((0, len(names)), np.float32)
@@ -236,10 +230,10 @@ def pairs(
         with open_source(dataset) as source:
             rendered = source.manifest is not None and source.manifest.pair_process is not None
             latents = source.raw_latents[:, columns]
-        if rendered and any(option not in (None, ()) for option in given):
+        if rendered and conditional.any_given:
             raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
     if not rendered:
-        process = PairProcess(Box(len(names)), parse_conditional(*given, names))
+        process = PairProcess(Box(len(names)), conditional.parse(names))
         check_matchable(process.conditional, latents, names)
 
     from threedident.datasets.dataset import ThreeDIdent

@@ -13,7 +13,6 @@ import click
 
 from threedident.cli.group import main, say
 from threedident.errors import ThreeDIdentError
-from threedident.storage.directory import toolkit_version
 
 #: Distributions by the extra that installs them (None: the base), and what they import as.
 PACKAGES: dict[str | None, dict[str, str]] = {
@@ -72,7 +71,7 @@ NAME_WIDTH = 2 + max(len(name) for packages in PACKAGES.values() for name in pac
 
 def look() -> Iterator[Finding]:
     """Looks at everything the toolkit can use, and gives what it finds one by one."""
-    yield Finding("threedident", "ok", toolkit_version())
+    yield Finding("threedident", "ok", metadata.version("threedident"))
     yield _python()
     for extra, packages in PACKAGES.items():
         for name, module in packages.items():
@@ -120,7 +119,7 @@ def _package(name: str, module: str, extra: str | None) -> Finding:
 
 
 def _blender() -> list[Finding]:
-    from threedident.render.job import probe
+    from threedident.render.settings import probe
 
     try:
         found = probe()

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from threedident.errors import (
-    ThreeDIdentError,
-    ThreeDIdentWarning,
-    UsageError,
-)
-
-if TYPE_CHECKING:
-    pass
-
+from threedident.errors import ThreeDIdentError, ThreeDIdentWarning, UsageError
 
 EXIT_INTERRUPTED = 130
 
@@ -58,6 +51,11 @@ SECTIONS = {
     },
     "Set up": {"doctor": "Check what is installed."},
 }
+
+
+def command_line() -> str:
+    """The command as it was typed, quoted for a shell."""
+    return shlex.join(["3dident", *sys.argv[1:]])
 
 
 def say(message: str) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from threedident import defaults
 from threedident.cli.group import Group, main, say
-from threedident.cli.options import MOST_IMAGES, PATH
+from threedident.cli.options import PATH
 from threedident.errors import (
     UsageError,
 )
@@ -93,8 +94,8 @@ def leaderboard_html(board: Path, out: Path, title: str) -> None:
 @click.option(
     "--n",
     "count",
-    type=click.IntRange(8, MOST_IMAGES),
-    default=4096,
+    type=click.IntRange(8, defaults.MOST_IMAGES),
+    default=defaults.FRESH_IMAGES,
     show_default=True,
     help="Fresh images.",
 )

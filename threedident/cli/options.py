@@ -1,17 +1,22 @@
-"""Options and arguments that several commands share, and how they are read."""
+"""Options and arguments that several commands share, and how they are read.
+
+Options that belong together are handed to a command as one object: a command below
+`@render_options` has a parameter `how`, a `RenderOptions`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from threedident.errors import (
-    UsageError,
-)
+from threedident import defaults
+from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, factor_index
 
 if TYPE_CHECKING:
@@ -20,8 +25,31 @@ if TYPE_CHECKING:
 
 
 PATH = click.Path(path_type=Path)
-#: Images that a dataset can have.
-MOST_IMAGES = 100_000_000
+
+
+def gathered(
+    cls: type, name: str, options: Sequence[Callable[..., Any]]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make a decorator that adds options and hands their values to a command in one object.
+
+    Args:
+        cls: the dataclass of the object; its fields are the options' parameters.
+        name: the command's parameter that takes the object.
+        options: the options, in the order of the command's help.
+    """
+    fields = [field.name for field in dataclasses.fields(cls)]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(**values: Any) -> Any:
+            gathered = cls(**{field: values.pop(field) for field in fields})
+            return function(**values, **{name: gathered})
+
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def parse_fixed(entries: tuple[str, ...]) -> dict[str, float]:
@@ -42,27 +70,35 @@ def parse_fixed(entries: tuple[str, ...]) -> dict[str, float]:
     return fixed
 
 
-def chosen_preset(
-    name: str, shape: str | None, material: str | None, fixed: tuple[str, ...] = ()
-) -> Preset:
-    """Load a preset, with the shape, material and fixed factors that were asked for."""
-    from threedident.presets import load_preset
+@dataclasses.dataclass(frozen=True)
+class GeneratorOptions:
+    """The options that choose a preset and change it, as they are given."""
 
-    return load_preset(name).changed(fixed=parse_fixed(fixed), shape=shape, material=material)
+    preset: str
+    shape: str | None
+    material: str | None
+    fixed: tuple[str, ...]
+
+    def load(self) -> Preset:
+        """Load the preset, with the shape, material and fixed factors that were asked for."""
+        from threedident.presets import load_preset
+
+        return load_preset(self.preset).changed(
+            fixed=parse_fixed(self.fixed), shape=self.shape, material=self.material
+        )
 
 
-def generator_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose a preset and change it."""
-    for option in (
+#: Adds the options that choose a preset and change it, as a parameter `generator`.
+generator_options = gathered(
+    GeneratorOptions,
+    "generator",
+    (
         click.option(
-            "--fix",
-            "fixed",
-            multiple=True,
-            metavar="FACTOR=VALUE",
-            help="Hold a factor at a raw value in [-1, 1]. Can be repeated.",
-        ),
-        click.option(
-            "--material", metavar="NAME", help="rubber, metal or crystal, instead of the preset's."
+            "--preset",
+            default=defaults.PRESET,
+            show_default=True,
+            metavar="NAME|FILE.toml",
+            help="What to render; see `3dident presets`.",
         ),
         click.option(
             "--shape",
@@ -70,31 +106,54 @@ def generator_options(function: Callable[..., Any]) -> Callable[..., Any]:
             help="teapot, cube, sphere, cylinder or a mesh file, instead of the preset's.",
         ),
         click.option(
-            "--preset",
-            default="3dident",
-            show_default=True,
-            metavar="NAME|FILE.toml",
-            help="What to render; see `3dident presets`.",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def render_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of rendering: engine, quality, resolution, device, workers."""
-    for option in (
-        click.option(
-            "--engine",
-            default="cycles",
-            show_default=True,
-            metavar="NAME",
-            help="cycles (Blender) or direct (direct integration, on NVIDIA Warp).",
+            "--material", metavar="NAME", help="rubber, metal or crystal, instead of the preset's."
         ),
         click.option(
-            "--workers",
-            type=click.IntRange(1),
-            help="Render processes.  [default: one per processor, or per GPU]",
+            "--fix",
+            "fixed",
+            multiple=True,
+            metavar="FACTOR=VALUE",
+            help="Hold a factor at a raw value in [-1, 1]. Can be repeated.",
+        ),
+    ),
+)
+
+workers_option = click.option(
+    "--workers",
+    type=click.IntRange(1),
+    help="Render processes.  [default: one per processor, or per GPU]",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RenderOptions:
+    """The options of rendering: engine, quality, resolution, device, workers."""
+
+    resolution: int
+    quality: str
+    device: str
+    workers: int | None
+    engine: str
+
+
+#: Adds the options of rendering, as a parameter `how`.
+render_options = gathered(
+    RenderOptions,
+    "how",
+    (
+        click.option(
+            "--resolution",
+            type=int,
+            default=defaults.RESOLUTION,
+            show_default=True,
+            help="Pixels along each side, 8 to 4096.",
+        ),
+        click.option(
+            "--quality",
+            default=defaults.QUALITY,
+            show_default=True,
+            metavar="LEVEL",
+            help="draft, standard or reference (the published settings).",
         ),
         click.option(
             "--device",
@@ -103,54 +162,72 @@ def render_options(function: Callable[..., Any]) -> Callable[..., Any]:
             metavar="KIND",
             help="auto, cpu, cuda, optix, hip, metal or oneapi.",
         ),
+        workers_option,
         click.option(
-            "--quality",
-            default="standard",
+            "--engine",
+            default=defaults.ENGINE,
             show_default=True,
-            metavar="LEVEL",
-            help="draft, standard or reference (the published settings).",
+            metavar="NAME",
+            help="cycles (Blender) or direct (direct integration, on NVIDIA Warp).",
         ),
-        click.option(
-            "--resolution",
-            type=int,
-            default=224,
-            show_default=True,
-            help="Pixels along each side, 8 to 4096.",
-        ),
-    ):
-        function = option(function)
-    return function
+    ),
+)
 
 
-def conditional_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that describe a conditional."""
-    for option in (
+@dataclasses.dataclass(frozen=True)
+class ConditionalOptions:
+    """The options that describe a conditional, as they are given."""
+
+    conditional: str | None
+    sigma: str | None
+    lam: str | None
+    beta: float | None
+    unchanged: tuple[str, ...]
+    change: str | None
+
+    @property
+    def any_given(self) -> bool:
+        """Whether one of them is given."""
+        return any(value not in (None, ()) for value in dataclasses.astuple(self))
+
+    def parse(self, factors: tuple[str, ...] = FACTOR_NAMES) -> Distribution:
+        """Make the conditional over the columns `factors`; see `parse_conditional`."""
+        return parse_conditional(
+            *(self.conditional, self.sigma, self.lam, self.beta, self.unchanged, self.change),
+            factors,
+        )
+
+
+#: Adds the options that describe a conditional, as a parameter `conditional`.
+conditional_options = gathered(
+    ConditionalOptions,
+    "conditional",
+    (
         click.option(
-            "--change",
-            metavar="K",
-            help="Only K of the factors, chosen anew for each pair, change; or LEAST-MOST of them.",
+            "--conditional",
+            metavar="NAME",
+            help="p(z~ | z): normal, laplace, gennorm (generalised normal) or uniform.",
         ),
+        click.option(
+            "--sigma",
+            metavar="WIDTH",
+            help="Standard deviation of normal, in raw units; or one per factor: 0.1,0.2,...",
+        ),
+        click.option("--lambda", "lam", metavar="WIDTH", help="Scale of laplace or gennorm."),
+        click.option("--beta", type=float, help="Exponent of gennorm.  [default: 3]"),
         click.option(
             "--unchanged",
             multiple=True,
             metavar="FACTOR|GROUP",
             help="A factor or group that both members share (content). Can be repeated.",
         ),
-        click.option("--beta", type=float, help="Exponent of gennorm.  [default: 3]"),
-        click.option("--lambda", "lam", metavar="WIDTH", help="Scale of laplace or gennorm."),
         click.option(
-            "--sigma",
-            metavar="WIDTH",
-            help="Standard deviation of normal, in raw units; or one per factor: 0.1,0.2,...",
+            "--change",
+            metavar="K",
+            help="Only K of the factors, chosen anew for each pair, change; or LEAST-MOST of them.",
         ),
-        click.option(
-            "--conditional",
-            metavar="NAME",
-            help="p(z~ | z): normal, laplace, gennorm (generalised normal) or uniform.",
-        ),
-    ):
-        function = option(function)
-    return function
+    ),
+)
 
 
 def parse_conditional(
@@ -281,17 +358,20 @@ def save_figure(figure: Any, target: Path, say: Callable[[str], None] = click.ec
     say(f"wrote {target}")
 
 
-def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of where a training runs."""
-    for option in (
-        click.option(
-            "--threads",
-            type=click.IntRange(1),
-            help="Of each process on a CPU.  [default: torch's choice, one per core]",
-        ),
-        click.option(
-            "--device", default="auto", show_default=True, metavar="KIND", help="auto, cpu or cuda."
-        ),
+@dataclasses.dataclass(frozen=True)
+class DeviceOptions:
+    """The options of where a training runs."""
+
+    devices: int
+    device: str
+    threads: int | None
+
+
+#: Adds the options of where a training runs, as a parameter `where`.
+device_options = gathered(
+    DeviceOptions,
+    "where",
+    (
         click.option(
             "--devices",
             type=click.IntRange(1),
@@ -299,6 +379,13 @@ def device_options(function: Callable[..., Any]) -> Callable[..., Any]:
             show_default=True,
             help="GPUs or processes, which share the batch and its negatives.",
         ),
-    ):
-        function = option(function)
-    return function
+        click.option(
+            "--device", default="auto", show_default=True, metavar="KIND", help="auto, cpu or cuda."
+        ),
+        click.option(
+            "--threads",
+            type=click.IntRange(1),
+            help="Of each process on a CPU.  [default: torch's choice, one per core]",
+        ),
+    ),
+)

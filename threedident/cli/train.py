@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from threedident.cli.group import main
-from threedident.cli.options import PATH, device_options
+from threedident.cli.options import PATH, DeviceOptions, device_options
 from threedident.errors import (
     UsageError,
 )
@@ -80,9 +80,7 @@ def train(
     resume: Path | None,
     settings: tuple[str, ...],
     seed: int | None,
-    devices: int,
-    device: str,
-    threads: int | None,
+    where: DeviceOptions,
     show: bool,
 ) -> None:
     """Train a baseline, or go on where a run was stopped.
@@ -111,7 +109,7 @@ def train(
     if show or out is None:
         click.echo(chosen.to_toml(), nl=False)
         return
-    options: dict[str, Any] = {"data": data, "test": test, "device": device}
+    options: dict[str, Any] = {"data": data, "test": test, "device": where.device}
     # Before torch is loaded. How many processes there are, torchrun says, to torch.
     make_plan(chosen, out, **options)
 
@@ -119,7 +117,7 @@ def train(
     from threedident.baselines.training.loop import train as run_training
     from threedident.baselines.training.networks import ENCODER
 
-    result = run_training(chosen, out, devices=devices, threads=threads, **options)
+    result = run_training(chosen, out, devices=where.devices, threads=where.threads, **options)
     if not is_first_process():  # of those that torchrun has started
         return
     for name, value in result["scores"].items():
@@ -198,9 +196,7 @@ def reproduce(
     data: Path | None,
     test: Path | None,
     datasets: Path | None,
-    devices: int,
-    device: str,
-    threads: int | None,
+    where: DeviceOptions,
 ) -> None:
     """Train what a table or figure is made of, and compare with the published numbers.
 
@@ -222,9 +218,9 @@ def reproduce(
         data=data,
         test=test,
         datasets=datasets,
-        devices=devices,
-        device=device,
-        threads=threads,
+        devices=where.devices,
+        device=where.device,
+        threads=where.threads,
     )
     click.echo(table.read_text("utf-8"))
     click.echo(f"the table is {table}, the curves are {table.with_name('figure.png')}")

@@ -1,0 +1,326 @@
+"""The arguments of a render of a dataset, checked, before any process starts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from threedident import defaults
+from threedident.distributions import Distribution
+from threedident.distributions.philox_sampler import check_renderable
+from threedident.errors import RenderWarning, UsageError
+from threedident.latents import (
+    SPLIT_SIZES,
+    check_raw_latents,
+    load_raw_latents,
+    sample_raw_latents,
+)
+from threedident.presets import Preset, load_preset
+from threedident.render.content import Content
+from threedident.render.executors.local import LocalExecutor
+from threedident.render.job import Executor, JobOptions
+from threedident.render.quality import Quality, quality_name
+from threedident.render.settings import EngineSettings, Probe, default_timeout, resolve_device
+from threedident.storage.directory import MANIFEST, DatasetDir, Manifest, check_place, read_manifest
+from threedident.storage.shards import default_shard_size, storage_options
+
+NOTHING_BEGUN = "nothing was begun"
+
+
+@dataclasses.dataclass(frozen=True)
+class RenderRequest:
+    """The arguments of `render_dataset`, which explains them."""
+
+    out: Path
+    n: int | None
+    preset: Preset | str | Path
+    shape: str | Path | None
+    material: str | None
+    fixed: Mapping[str, float] | None
+    split: str
+    seed: int
+    latents: npt.ArrayLike | str | Path | None
+    pairs: Distribution | None
+    engine: str
+    quality: str | Quality
+    resolution: int
+    extend: bool
+    device: str
+    any_device: bool
+    workers: int | None
+    threads: int
+    part: tuple[int, int]
+    timeout: float | None
+    images_per_worker: int | None
+    shard_size: int | None
+    compression: str | None
+    executor: str | Executor
+    address: str | None
+
+    def check(self) -> None:
+        """Check what can be checked of single arguments.
+
+        Raises:
+            UsageError: one of them does not fit.
+        """
+        if self.n is not None and not 1 <= self.n <= defaults.MOST_IMAGES:
+            raise UsageError(
+                f"--n must be at least 1 and at most {defaults.MOST_IMAGES}, found {self.n}"
+            )
+        for name in ("workers", "threads", "shard_size", "images_per_worker"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, found {value}")
+        if self.shard_size is not None and self.shard_size > defaults.MOST_IN_A_SHARD:
+            raise UsageError(
+                f"shard_size must be at most {defaults.MOST_IN_A_SHARD}, found {self.shard_size}"
+            )
+        if self.timeout is not None and not (math.isfinite(self.timeout) and self.timeout >= 1):
+            raise UsageError(
+                f"--timeout must be a number of seconds, at least 1, found {self.timeout}"
+            )
+        if not 0 <= self.part[0] < self.part[1]:
+            raise UsageError(f"part must be (I, K) with 0 <= I < K, found {self.part}")
+        if isinstance(self.executor, str) and self.executor not in ("local", "ray"):
+            raise UsageError(f"unknown executor {self.executor!r}: expected local or ray")
+        if self.address is not None and self.executor != "ray":
+            raise UsageError("--address is of a Ray cluster: add --executor ray")
+        sample_raw_latents((), seed=self.seed, split=self.split)  # refuses what it cannot draw
+        storage_options("images", (), self.compression or "none")  # refuses unknown compressions
+
+    def content(self) -> Content:
+        """What the dataset shall hold: by these arguments, or by the dataset that is extended.
+
+        Raises:
+            UsageError: the arguments do not fit together.
+            DatasetError: the dataset to extend is missing or damaged.
+        """
+        shape = None if self.shape is None else str(self.shape)
+        if self.extend:
+            self._refuse_beside_extend()
+            return Content.of(DatasetDir.open(self.out), shape)
+        preset = self.preset
+        if not isinstance(preset, Preset):
+            preset = load_preset(preset)
+        if self.fixed or shape is not None or self.material is not None:
+            preset = preset.changed(fixed=self.fixed, shape=shape, material=self.material)
+        given = None
+        if isinstance(self.latents, (str, Path)):
+            given = load_raw_latents(self.latents)
+        elif self.latents is not None:
+            given = check_raw_latents(self.latents, "the given latents")
+        if self.pairs is not None:
+            if given is not None:
+                raise UsageError("--pairs draws the latents itself: leave out --latents")
+            check_renderable(self.pairs)
+        if given is not None:
+            refuse_unused([name for name in ("seed", "split") if self._differs(name)])
+        quality = self.quality
+        if not isinstance(quality, str):
+            quality = quality_name(quality, self.engine)
+        return Content(
+            *(preset, self.resolution, quality, self.engine),
+            *(self.seed, self.split, given, self.pairs),
+        )
+
+    def total(self, content: Content) -> int:
+        """The number of images that the dataset shall have in the end.
+
+        Raises:
+            UsageError: n is larger than the number of given latents, or cannot be known.
+        """
+        given = content.given
+        if given is None:
+            if self.n is None and self.extend:
+                wanted = DatasetDir.open(self.out).wanted()
+                if wanted is None:
+                    raise UsageError(
+                        f"{self.out} does not record how many images it shall have: add --n"
+                    )
+                return wanted
+            count = SPLIT_SIZES[content.split] if self.n is None else self.n
+            return count * content.images_per_item
+        total = len(given) if self.n is None else self.n
+        if total > len(given):
+            source = self._latents_file or "its given latents"
+            raise UsageError(f"--n {total} is more than the {len(given)} rows of {source}")
+        return total
+
+    def prepare(self) -> tuple[Content, int]:
+        """Check all that needs no process: the content, and the number of images of it.
+
+        Raises:
+            UsageError: an argument does not fit.
+            DatasetError: the directory holds something else, or is damaged.
+        """
+        self.check()
+        content = self.content()
+        content.engine_settings(self.device)  # refuses what does not fit together
+        check_place(self.out)
+        total = self.total(content)
+        texts = [self._fixed_warning(content), *content.mesh_warnings(), content.frame_warning()]
+        for text in texts:
+            if text:
+                warnings.warn(text, RenderWarning, stacklevel=3)  # where the function was called
+        return content, total
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[Executor]:
+        """Yield the executor that was asked for.
+
+        Raises:
+            MissingExtraError, RenderError: Ray is missing, or its cluster cannot be reached.
+        """
+        if self.executor == "ray":
+            from threedident.render.executors.ray import connect
+
+            with connect(self.address) as executor:
+                yield executor
+        elif isinstance(self.executor, str):
+            yield LocalExecutor()
+        else:
+            yield self.executor
+
+    def resolve(self, content: Content, executor: Executor) -> tuple[EngineSettings, JobOptions]:
+        """Settle device, engine version and processes, by what the executor finds.
+
+        A dataset that was begun with device "auto" goes on with the device that it began with,
+        where it is available.
+
+        Raises:
+            UsageError: the device is not available.
+            MissingExtraError, RenderError: the engine is missing or does not load.
+        """
+        with noting(NOTHING_BEGUN, KeyboardInterrupt):
+            available = executor.probe(content.engine, self.device, self.threads)
+        kind = resolve_device(self.device, available)
+        if self.device == "auto" and (self.out / MANIFEST).exists():
+            before = read_manifest(self.out).engine["device"]
+            kind = before if before in available.devices else kind
+        return content.engine_settings(kind, available.version), self._options(
+            kind, available, content.resolution, executor
+        )
+
+    def _options(
+        self, kind: str, available: Probe, resolution: int, executor: Executor
+    ) -> JobOptions:
+        return JobOptions(
+            workers=self.workers or executor.default_workers(kind, available, self.threads),
+            threads=self.threads,
+            devices=available.devices[kind],
+            part=self.part[0],
+            parts=self.part[1],
+            timeout=self.timeout or default_timeout(resolution),
+            images_per_worker=self.images_per_worker or defaults.IMAGES_PER_WORKER,
+        )
+
+    def manifest(self, content: Content, settings: EngineSettings, command: str) -> Manifest:
+        """The manifest of a dataset that these arguments begin.
+
+        Args:
+            content: what it shall hold.
+            settings: the settings that decide the pixels.
+            command: the command or call that makes it, for people to read.
+        """
+        size = self.shard_size or default_shard_size(content.resolution)
+        new = Manifest.new(
+            content.settings(settings), size, self.compression or "none", content.preset.about()
+        )
+        return dataclasses.replace(new, command=command)
+
+    def open_dataset(self, content: Content, settings: EngineSettings, command: str) -> DatasetDir:
+        """Create the dataset, or open the one that is there if it has the same settings.
+
+        Raises:
+            DatasetError: the directory holds something else, or a dataset with other settings.
+        """
+        return DatasetDir.create_or_open(
+            self.out,
+            content.settings(settings),
+            shard_size=self.shard_size,
+            compression=self.compression,
+            given=content.given,
+            any_device=self.any_device,
+            kept=self.manifest(content, settings, command),
+        )
+
+    def _differs(self, name: str) -> bool:
+        """Whether an argument is not at its default."""
+        value, default = getattr(self, name), _DEFAULTS[name]
+        return value is not None if default is None else bool(value != default)
+
+    def _refuse_beside_extend(self) -> None:
+        if others := [name for name in _DEFAULTS if self._differs(name)]:
+            raise UsageError(
+                f"extend takes all settings from the dataset: leave out {', '.join(others)}"
+            )
+
+    def _fixed_warning(self, content: Content) -> str | None:
+        """A warning where a dataset goes on whose given latents an older version altered.
+
+        Raises:
+            UsageError: a new dataset would be begun so.
+        """
+        if content.given is None:
+            return None
+        try:
+            source = self._latents_file or "the given latents"
+            content.preset.require_fixed(content.given, source)
+        except UsageError as error:
+            if not (self.out / MANIFEST).exists():
+                raise
+            return f"{error}. {self.out} was begun so, and goes on"
+        return None
+
+    @property
+    def _latents_file(self) -> str | None:
+        return str(self.latents) if isinstance(self.latents, (str, Path)) else None
+
+
+#: What the dataset says when it is extended; `seed` and `split` do nothing for given latents.
+_DEFAULTS: dict[str, Any] = {
+    "preset": defaults.PRESET,
+    "material": None,
+    "fixed": None,
+    "split": "train",
+    "seed": 0,
+    "latents": None,
+    "pairs": None,
+    "engine": defaults.ENGINE,
+    "quality": defaults.QUALITY,
+    "resolution": defaults.RESOLUTION,
+    "shard_size": None,
+    "compression": None,
+}
+
+
+def refuse_unused(names: Sequence[str]) -> None:
+    """Refuse arguments that given latents leave without effect.
+
+    Args:
+        names: the names of those that were given; none is fine.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if names:
+        raise UsageError(
+            f"--latents are not sampled, so that {' and '.join(names)} would do nothing"
+        )
+
+
+@contextlib.contextmanager
+def noting(note: str, *kinds: type[BaseException]) -> Iterator[None]:
+    """Add a note to exceptions of some kinds, which a traceback shows."""
+    try:
+        yield
+    except kinds as error:
+        error.add_note(note)
+        raise
