@@ -11,6 +11,7 @@ from typing import Any
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training import run_folder
 from threedident.datasets.formats import Source, open_dataset
+from threedident.distributions import Distribution
 from threedident.errors import UsageError
 from threedident.storage.directory import default_out
 
@@ -154,6 +155,8 @@ def check_images(
             "single images"
         )
         raise UsageError(f"{experiment.name} needs {needed}")
+    if paired and wanted.conditional is not None:
+        _check_conditional(wanted.conditional, data, names[0])
     count = len(data) // 2 if paired else len(data)
     if training.batch_size > count:
         raise UsageError(
@@ -164,6 +167,17 @@ def check_images(
         raise UsageError(
             f"{names[1]} holds {len(test)} images, expected at least {_LEAST_SCORED} to score "
             "on: render more, or name another by --test"
+        )
+
+
+def _check_conditional(stated: Distribution, data: Source, name: Any) -> None:
+    """Refuses images that were rendered in pairs of another conditional than the stated one."""
+    assert data.manifest is not None and data.manifest.pair_process is not None
+    rendered = data.manifest.pair_process.conditional
+    if rendered != stated:
+        raise UsageError(
+            f"data.conditional is {stated}, and {name} was rendered in pairs of {rendered}: name "
+            "images with such pairs, or, to train on these, --set data.conditional=null"
         )
 
 

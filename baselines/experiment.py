@@ -14,10 +14,10 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar
 
+from threedident.baselines.tables import merged, read_presets
 from threedident.distributions import Distribution, PairProcess, Uniform, parse_distribution
 from threedident.distributions.serialisation import parse_space, space_as_dict
 from threedident.distributions.spaces import Box, Space, Sphere
@@ -275,30 +275,53 @@ class Experiment:
 
 
 def experiment_names() -> list[str]:
-    """The names of the built-in experiments."""
-    folder = resources.files("threedident.baselines.presets")
-    return sorted(p.name[:-5] for p in folder.iterdir() if p.name.endswith(".toml"))
+    """List the names of the built-in experiments."""
+    return sorted(read_presets())
 
 
 def load_experiment(name: str | Path) -> Experiment:
-    """A built-in experiment by name, or one's own from a .toml file.
+    """Load a built-in experiment, or one's own from a TOML file.
+
+    A file that names a built-in experiment as its `base` changes that one: what it leaves out is
+    the base's.
+
+    Args:
+        name: the name of the built-in experiment, or the path of a file that ends in `.toml`.
 
     Raises:
-        UsageError: an unknown name, or a file that is missing or does not fit.
+        UsageError: the name is unknown, or the file is missing or does not fit.
     """
     text = str(name)
-    if text.endswith(".toml"):
-        source, path = f"experiment {name}", Path(name)
-    elif text in experiment_names():
-        source, path = f"preset {name}", Path(__file__).with_name("presets") / f"{text}.toml"
-    else:
-        near = difflib.get_close_matches(text, experiment_names(), 3)
-        raise UsageError(
-            f"unknown experiment {text!r:.100}: expected the path of a .toml file, or a preset"
-            + (f", such as {' or '.join(near)}" if near else "")
-            + "; `3dident train --list` prints them all"
-        )
-    return parse_experiment(read_toml(path, source), source, path.stem)
+    if not text.endswith(".toml"):
+        return parse_experiment(_find_preset(text), f"preset {text}", text)
+    path, source = Path(name), f"experiment {name}"
+    plain = read_toml(path, source)
+    base = plain.pop("base", None)
+    if base is not None:
+        try:
+            if not isinstance(base, str):
+                raise UsageError(f"base must be the name of a preset, found {base!r:.100}")
+            plain = merged(_find_preset(base), plain)
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}") from error
+    return parse_experiment(plain, source, path.stem)
+
+
+def _find_preset(name: str) -> Mapping[str, Any]:
+    """A built-in experiment as plain data.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    presets = read_presets()
+    if name in presets:
+        return presets[name]
+    near = difflib.get_close_matches(name, sorted(presets), 3)
+    raise UsageError(
+        f"unknown experiment {name!r:.100}: expected the path of a .toml file, or a preset"
+        + (f", such as {' or '.join(near)}" if near else "")
+        + "; `3dident train --list` prints them all"
+    )
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -476,7 +499,7 @@ def _check(e: Experiment) -> None:
             PairProcess(process.space, data.hard_negatives, data.marginal)
     asked = bool(data.conditional or data.conditionals)
     if images:
-        _check_images(e, asked)
+        _check_images(e)
     elif data.space is None:
         raise UsageError("synthetic observations need data.space")
     elif not (asked or e.supervised):
@@ -570,14 +593,15 @@ def _check_targets(e: Experiment) -> None:
         )
 
 
-def _check_images(e: Experiment, asked: bool) -> None:
+def _check_images(e: Experiment) -> None:
     data = e.data
     if data.hard_negatives or data.conditionals:
         raise UsageError("hard negatives and ensembles are for synthetic observations")
-    if (data.pairs == "matched") != asked:
+    needed, possible = data.pairs == "matched", data.pairs in ("matched", "rendered")
+    if (needed and data.conditional is None) or (data.conditional is not None and not possible):
         raise UsageError(
-            "data.conditional is needed for matched pairs, and only there, found data.pairs = "
-            f"{data.pairs!r} and {data.conditional}"
+            "data.conditional is needed for matched pairs, can be stated of rendered ones, and has "
+            f"no place elsewhere, found data.pairs = {data.pairs!r} and {data.conditional}"
         )
     if (data.pairs == "none") != e.supervised:
         raise UsageError(

@@ -22,7 +22,8 @@ from typing import Any
 import matplotlib as mpl
 
 from threedident.baselines.experiment import Experiment
-from threedident.baselines.reproduce.studies import SCALES, STUDIES, changes_of
+from threedident.baselines.reproduce.scales import SCALES, changes_of
+from threedident.baselines.reproduce.studies import STUDIES
 from threedident.baselines.training.loop import train
 from threedident.baselines.training.training_log import read_records
 

@@ -678,7 +678,7 @@ def make_run(root: Path) -> None:
 
 
 def read_run(root: Path) -> None:
-    from threedident.baselines.reproduce import comparison, studies
+    from threedident.baselines.reproduce import outcomes, studies
     from threedident.baselines.training import run_folder as rundir
     from threedident.baselines.training import training_log as records
 
@@ -688,7 +688,7 @@ def read_run(root: Path) -> None:
         lambda: rundir.read_result(out),
         lambda: rundir.read_places(out),
         lambda: records.read_records(out),
-        lambda: comparison.collect(studies.STUDIES["table1"], root),
+        lambda: outcomes.collect(studies.STUDIES["table1"], root),
     )
 
 

@@ -1,8 +1,8 @@
-"""Trains what a table or figure is made of, and stands the published numbers beside the own."""
+"""Reproductions: the runs of a study, trained one after the other, and compared."""
 
 from __future__ import annotations
 
-import time
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,29 +11,18 @@ import numpy as np
 
 from threedident.baselines.checks import check_device_name, check_devices
 from threedident.baselines.experiment import Experiment
-from threedident.baselines.reproduce.comparison import collect, write_comparison
-from threedident.baselines.reproduce.studies import (
-    TEST,
-    TRAIN,
-    Rendering,
-    Row,
-    Scale,
-    Study,
-    changes_of,
-    find_scale,
-    find_study,
-)
-from threedident.baselines.training import run_folder as rundir
-from threedident.datasets.formats import open_dataset
-from threedident.distributions import Laplace, Normal
-from threedident.errors import DatasetError, RenderError, UsageError
-from threedident.latents import latents_digest
+from threedident.baselines.reproduce.comparison import write_comparison
+from threedident.baselines.reproduce.images import CLAIM, Images, describe_images, read_images_of
+from threedident.baselines.reproduce.observations import score_observations
+from threedident.baselines.reproduce.outcomes import collect
+from threedident.baselines.reproduce.scales import Scale, changes_of, find_scale
+from threedident.baselines.reproduce.studies import TEST, TRAIN, Row, Study, find_study
+from threedident.baselines.training.run_folder import RESULT, read_result
+from threedident.errors import UsageError
 from threedident.progress import Progress, format_seconds
 from threedident.storage.atomic_files import explaining_write_errors, read_json, write_json
-from threedident.storage.directory import DatasetDir
-from threedident.storage.manifest import MANIFEST
 
-RUNS, CLAIM = "runs", "reproduce.json"
+RUNS = "runs"
 FORMAT = "3dident-reproduction"
 
 Trainer = Callable[..., dict[str, Any]]
@@ -57,23 +46,24 @@ def reproduce(
     train: Trainer | None = None,
     accelerator: str | None = None,
 ) -> Path:
-    """Trains the missing runs of a study one after the other, and compares.
+    """Train the missing runs of a study one after the other, and compare them with the paper.
 
     Runs lie in `out/runs/ROW/seedK`. After every run that finishes, `table.md`, `table.csv` and
     `figure.png` in `out` are written anew. Killed and started again, it goes on where it was.
 
     Args:
-        what: a name of `STUDIES`.
-        out: the folder, of one study at one scale; it keeps to the datasets it began with.
-        rows: names or globs, a list or separated by commas; None for all.
-        seeds: of each row; None: the scale's.
-        scale: a name of `SCALES`.
-        changes: of every experiment, by dotted name, beyond the scale's.
-        data, test: images to train and to score on; None: those in `datasets`.
-        datasets: a folder of datasets by name, where what is missing is rendered by the direct
+        what: the name of a study, see `STUDIES`.
+        out: the folder, for one study at one scale; it keeps to the datasets it began with.
+        rows: the names or globs of rows, a list or separated by commas; None for all.
+        seeds: the number of seeds of each row; None: the scale's.
+        scale: the name of a scale, see `SCALES`.
+        changes: the changes of every experiment, by dotted name, beyond the scale's.
+        data: the images to train on; None: those in `datasets`.
+        test: the images to score on; None: those in `datasets`.
+        datasets: the folder of datasets by name, where what is missing is rendered by the direct
             engine; None: `out/data`.
-        devices, device, threads, quiet: see `train`.
-        train: stands in for `threedident.baselines.training.loop.train`.
+        devices, device, threads, quiet: the arguments of `train`.
+        train: the function that stands in for `threedident.baselines.training.loop.train`.
         accelerator: the old name of `device`.
 
     Returns:
@@ -87,60 +77,48 @@ def reproduce(
     device = check_device_name(device, accelerator)
     study, cut = find_study(what), find_scale(scale)
     chosen = study.choose(rows)
-    count = _seeds(study, cut, seeds)
-    if study.kind != "images" and not data is test is datasets is None:
-        raise UsageError(f"{what} makes its own observations: leave out the datasets")
-    used = {name for row in study.rows for name in (row.data, row.test)}
-    if study.kind == "images" and not (
-        (data is None or TRAIN in used) and (test is None or TEST in used)
-    ):
-        raise UsageError(
-            f"{what} compares datasets of its own: leave out --data and --test, or say where they "
-            "lie by --datasets"
-        )
-    planned = [
-        (row, seed, _experiment(study, row, seed, cut, changes or {}, out))
+    count = _count_seeds(study, cut, seeds)
+    _check_images(study, data, test, datasets)
+    runs = [
+        _Run(row, seed, _experiment(study, row, seed, cut, changes or {}, out), out)
         for seed in range(count)
         for row in chosen
-        if not _is_known(study, row, seed)
+        if not _repeats_another(study, row, seed)
     ]
-    for _, _, experiment in planned:
-        check_devices(experiment, devices, device)
+    for run in runs:
+        check_devices(run.experiment, devices, device)
     for path in filter(None, (data, test)):
-        _describe(path)  # what cannot be read is said before anything is written
+        describe_images(path)  # so that nothing is written where they cannot be read
     _claim(out, study, scale)
-    images = _Images(
+    images = Images(
         out,
         out / "data" if datasets is None else datasets,
         {TRAIN: data, TEST: test},
         cut.rendering,
     )
     if not quiet:
-        done = sum(_is_finished(out, row, seed) for row, seed, _ in planned)
         Progress.print(
-            f"{study.name} at scale {scale}: {len(planned)} runs, {done} of them finished already; "
+            f"{study.name} at scale {scale}: {len(runs)} runs, "
+            f"{sum(run.is_finished for run in runs)} of them finished already; "
             f"writes to {out}; Ctrl-C stops, and the same command goes on"
         )
-    for number, (row, seed, experiment) in enumerate(planned):
-        folder = run_folder(out, row.name, seed)
-        finished = _is_finished(out, row, seed)
+    for number, run in enumerate(runs):
+        finished = run.is_finished
         if not (quiet or finished):
             Progress.print(
-                f"run {number + 1} of {len(planned)}: {row.name}, seed {seed}"
-                + _estimate(out, planned)
+                f"run {number + 1} of {len(runs)}: {run.row.name}, seed {run.seed}{_estimate(runs)}"
             )
-        where: dict[str, Path | None] = {"data": None, "test": None}
-        if study.kind == "images":
-            # The pixels themselves are scored on the test images alone.
-            where["data"] = None if row.identity else images.path(row.data)
-            where["test"] = images.path(row.test)
+        row = run.row
+        train_on = None if row.train_on is None or row.identity else images.path(row.train_on)
+        score_on = None if row.score_on is None else images.path(row.score_on)
         if row.identity:
-            score_observations(experiment, folder, where["test"])
+            score_observations(run.experiment, run.folder, score_on)
         else:
             (train or _trainer())(
-                experiment,
-                folder,
-                **where,
+                run.experiment,
+                run.folder,
+                data=train_on,
+                test=score_on,
                 devices=devices,
                 device=device,
                 threads=threads,
@@ -148,12 +126,58 @@ def reproduce(
             )
         images.record()
         if not finished:
-            write_comparison(study, scale, collect(study, out / RUNS), out, _notes(out))
-    return write_comparison(study, scale, collect(study, out / RUNS), out, _notes(out))
+            _compare(study, scale, out)
+    return _compare(study, scale, out)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A row at one seed."""
+
+    row: Row
+    seed: int
+    experiment: Experiment
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        return run_folder(self.out, self.row.name, self.seed)
+
+    @property
+    def is_finished(self) -> bool:
+        return (self.folder / RESULT).exists()
+
+
+def _check_images(
+    study: Study, data: Path | None, test: Path | None, datasets: Path | None
+) -> None:
+    """Refuses datasets that a study has no use for."""
+    if study.kind != "images":
+        if any(path is not None for path in (data, test, datasets)):
+            raise UsageError(f"{study.name} makes its own observations: leave out the datasets")
+        return
+    used = {each.name for row in study.rows for each in (row.train_on, row.score_on) if each}
+    if (data is not None and TRAIN not in used) or (test is not None and TEST not in used):
+        raise UsageError(
+            f"{study.name} compares datasets of its own: leave out --data and --test, or say where "
+            "they lie by --datasets"
+        )
+
+
+def _compare(study: Study, scale: str, out: Path) -> Path:
+    """Writes the comparison, with a line on each dataset that runs have used."""
+    notes = [f"{name}: {about.get('what')}" for name, about in read_images_of(out).items()]
+    return write_comparison(study, scale, collect(study, out / RUNS), out, notes)
 
 
 def run_folder(out: Path, row: str, seed: int) -> Path:
-    """Where a run of a reproduction lies."""
+    """Return where a run of a reproduction lies.
+
+    Args:
+        out: the folder of the reproduction.
+        row: the name of the row.
+        seed: the seed.
+    """
     return out / RUNS / row / f"seed{seed}"
 
 
@@ -164,23 +188,18 @@ def _trainer() -> Trainer:
     return train
 
 
-def _is_finished(out: Path, row: Row, seed: int) -> bool:
-    return (run_folder(out, row.name, seed) / rundir.RESULT).exists()
-
-
-def _estimate(out: Path, planned: Sequence[tuple[Row, int, Experiment]]) -> str:
+def _estimate(runs: Sequence[_Run]) -> str:
     """How long the rest may take, for a line; empty where no run tells."""
-    trained = [(row, seed) for row, seed, _ in planned if not row.identity]
-    done = [each for each in trained if _is_finished(out, *each)]
-    if not done:
+    trained = [run for run in runs if not run.row.identity]
+    finished = [run for run in trained if run.is_finished]
+    if not finished:
         return ""
-    results = [rundir.read_result(run_folder(out, row.name, seed)) for row, seed in done]
-    each = float(np.mean([result["seconds"] for result in results]))
-    left = format_seconds(each * (len(trained) - len(done)))
+    each = float(np.mean([read_result(run.folder)["seconds"] for run in finished]))
+    left = format_seconds(each * (len(trained) - len(finished)))
     return f"; about {left} of training left, at {format_seconds(each)} a run"
 
 
-def _seeds(study: Study, cut: Scale, seeds: int | None) -> int:
+def _count_seeds(study: Study, cut: Scale, seeds: int | None) -> int:
     if seeds is None:
         return cut.seeds or study.seeds
     if seeds < 1:
@@ -188,7 +207,7 @@ def _seeds(study: Study, cut: Scale, seeds: int | None) -> int:
     return seeds
 
 
-def _is_known(study: Study, row: Row, seed: int) -> bool:
+def _repeats_another(study: Study, row: Row, seed: int) -> bool:
     """Whether a run would only repeat another: nothing is random about given pixels."""
     return row.identity and study.kind == "images" and seed > 0
 
@@ -196,7 +215,7 @@ def _is_known(study: Study, row: Row, seed: int) -> bool:
 def _experiment(
     study: Study, row: Row, seed: int, cut: Scale, changes: Mapping[str, Any], out: Path
 ) -> Experiment:
-    """What a run trains."""
+    """The experiment of a run."""
     full = row.published_experiment()
     every = {**changes_of(cut, study, row), **changes}
     if row.start:
@@ -214,13 +233,13 @@ def _claim(out: Path, study: Study, scale: str) -> None:
     path = out / CLAIM
     asked = {"format": FORMAT, "study": study.name, "scale": scale}
     if path.exists():
-        there = read_json(path)
-        there = there if isinstance(there, dict) else {}
-        if any(there.get(key) != value for key, value in asked.items()):
-            known = there.get("format") == FORMAT
-            what = f"{there.get('study')} at scale {there.get('scale')}" if known else "other files"
+        content = read_json(path)
+        claim = content if isinstance(content, dict) else {}
+        if any(claim.get(key) != value for key, value in asked.items()):
+            known = claim.get("format") == FORMAT
+            held = f"{claim.get('study')} at scale {claim.get('scale')}" if known else "other files"
             raise UsageError(
-                f"{out} holds {what}, asked for {study.name} at scale {scale}: choose another --out"
+                f"{out} holds {held}, asked for {study.name} at scale {scale}: choose another --out"
             )
         return
     if out.exists() and (not out.is_dir() or any(each.name != "data" for each in out.iterdir())):
@@ -228,211 +247,3 @@ def _claim(out: Path, study: Study, scale: str) -> None:
     with explaining_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     write_json(path, asked)
-
-
-def _datasets(out: Path) -> dict[str, dict[str, Any]]:
-    """What the datasets of a folder's runs are, by name."""
-    there = read_json(out / CLAIM).get("datasets")
-    known = there.items() if isinstance(there, dict) else ()
-    return {name: about for name, about in known if isinstance(about, dict)}
-
-
-def _describe(path: Path) -> dict[str, str]:
-    """What a dataset is: a text for people, and its latents' digest."""
-    with open_dataset(path) as source:
-        side, engine = source.shape[0], ""
-        if source.manifest is not None:
-            made_by = source.manifest.engine
-            engine = f", {made_by['name']} engine, quality {made_by['quality']}"
-        what = f"{len(source):,} images of {side} x {side}{engine}"
-        return {"what": what, "latents": latents_digest(source.raw_latents)}
-
-
-def _notes(out: Path) -> list[str]:
-    """A line on each dataset that runs in a folder use."""
-    return [f"{name}: {about.get('what')}" for name, about in _datasets(out).items()]
-
-
-class _Images:
-    """Datasets by name: given, found in a folder, or rendered into it when they are needed.
-
-    A reproduction keeps to those that its runs used, so that no table mixes two.
-    """
-
-    def __init__(
-        self, out: Path, folder: Path, given: Mapping[str, Path | None], rendering: Rendering
-    ) -> None:
-        self._out, self._folder, self._rendering = out, folder, rendering
-        self._given = {name: path for name, path in given.items() if path is not None}
-        self._paths: dict[str, Path] = {}
-        self._found: dict[str, dict[str, str]] = {}
-
-    def path(self, name: str) -> Path:
-        """Where a dataset lies; one that is not there, or not whole, is rendered first.
-
-        Raises:
-            UsageError: finished runs used another.
-            DatasetError: it cannot be rendered or read.
-        """
-        if name not in self._paths:
-            path = self._given.get(name)
-            if path is None:
-                path = self._folder / name
-                _render(path, name, self._rendering, *self._like_the_given())
-            found = _describe(path)
-            before = _datasets(self._out).get(name, found)
-            if before != found:
-                raise UsageError(
-                    f"{self._out} holds runs on another {name}: {before.get('what')} (latents "
-                    f"{before.get('latents')!s:.12}), found {found['what']} (latents "
-                    f"{found['latents']:.12}) in {path}: give it the data it began with, or "
-                    "choose another --out"
-                )
-            self._paths[name], self._found[name] = path, found
-        return self._paths[name]
-
-    def record(self) -> None:
-        """Ties the reproduction to the datasets of the runs that have finished.
-
-        Raises:
-            DatasetError: its folder cannot be written to.
-        """
-        before = _datasets(self._out)
-        if before != (now := {**before, **self._found}):
-            path = self._out / CLAIM
-            write_json(path, {**read_json(path), "datasets": now})
-
-    def _like_the_given(self) -> tuple[int, str]:
-        """Resolution and quality: those of the datasets that were given, if any."""
-        resolution, quality = self._rendering.resolution, self._rendering.quality
-        for name in (TEST, TRAIN):
-            if name in self._given:
-                with open_dataset(self._given[name]) as source:
-                    resolution = int(source.shape[0])
-                    if source.manifest is not None and source.manifest.engine["quality"]:
-                        quality = str(source.manifest.engine["quality"])
-        return resolution, quality
-
-
-def _render(folder: Path, name: str, sizes: Rendering, resolution: int, quality: str) -> None:
-    """Render a dataset of a known name, or what is missing of it.
-
-    Raises:
-        DatasetError: it does not get finished.
-    """
-    from threedident.render.dataset import render_dataset
-
-    kind, _, rest = name.partition("-")
-    preset, split, total, pairs = TRAIN, "train", sizes.images, None
-    if kind == "pairs":
-        conditional, width = rest.split("-")
-        pairs = {"normal": Normal, "laplace": Laplace}[conditional](float(width))
-        total = sizes.pairs
-    else:
-        preset = name.removeprefix("generator-").removesuffix("-test")
-        if kind == "generator":
-            total = sizes.generators
-        if name.endswith("-test"):
-            split, total = "test", sizes.test
-    if (folder / MANIFEST).exists():
-        there = DatasetDir.open(folder)
-        images = total * 2 if kind == "pairs" else total
-        whole = sum(interval.count for interval in there.shards()) >= images
-        asked = (resolution, "direct", quality)
-        engine = there.manifest.engine
-        if whole and (there.manifest.resolution, engine["name"], engine["quality"]) == asked:
-            return
-    Progress.print(f"rendering {name}: {total:,} {'pairs' if kind == 'pairs' else 'images'}")
-    try:
-        summary = render_dataset(
-            folder,
-            total,
-            preset=preset,
-            split=split,
-            pairs=pairs,
-            engine="direct",
-            quality=quality,
-            resolution=resolution,
-        )
-        reason = summary.failures()
-    except (DatasetError, RenderError) as error:
-        reason = str(error)
-    if reason:
-        raise DatasetError(
-            f"{folder} could not be rendered: {reason}. What is finished is kept: start the same "
-            "command again to continue, or give datasets of your own"
-        )
-
-
-def score_observations(experiment: Experiment, folder: Path, test: Path | None) -> None:
-    """Scores the observations as they are, the identity baseline, into a `result.json`.
-
-    Synthetic: g(z) on as many fresh batches as a training is scored on. Images: all pixels, by a
-    regression of minimum norm, fitted on the first half of the test images.
-
-    Args:
-        experiment: whose observations; its loss and encoder do not count.
-        folder: of the run.
-        test: images; None for synthetic observations.
-
-    Raises:
-        UsageError: the images do not fit.
-        DatasetError: they cannot be read, or the result not be written.
-    """
-    asked = experiment.as_dict()
-    if (folder / rundir.RESULT).exists() and rundir.read_result(folder)["experiment"] == asked:
-        return
-    began = time.monotonic()
-    scores, about = _of_vectors(experiment) if test is None else _of_pixels(experiment, test)
-    with explaining_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    content = {
-        "format": rundir.FORMAT,
-        "format_version": rundir.FORMAT_VERSION,
-        "experiment": asked,
-        "scores": scores,
-        "per_factor": {},
-        "learned": {},
-        "steps": 0,
-        "seconds": time.monotonic() - began,
-        "hardware": "",
-        "data": about,
-    }
-    write_json(folder / rundir.RESULT, content)
-
-
-def _of_vectors(experiment: Experiment) -> tuple[dict[str, float], dict[str, Any]]:
-    import torch
-
-    from threedident.baselines.data import make_problem
-    from threedident.evaluate.metrics import linear_r2, mcc
-
-    settings = experiment.training
-    problem = make_problem(
-        experiment, data=None, test=None, batch_size=1, device=torch.device("cpu")
-    )
-    found = []
-    for number in range(1, settings.final_batches + 1):
-        z, x = (each.numpy() for each in problem.fresh(max(settings.batch_size, 256), number))
-        found.append((linear_r2(z, x, folds="in-sample").value, mcc(z, x).value))
-    r2, correlation = np.mean(found, 0).tolist()
-    return {"linear_r2": r2, "mcc": correlation}, problem.about
-
-
-def _of_pixels(experiment: Experiment, test: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    from threedident.datasets.dataset import ThreeDIdent
-    from threedident.evaluate.metrics import linear_r2
-    from threedident.evaluate.reference_encoders import MOST_WHOLE, run_reference
-    from threedident.evaluate.submissions.submission import identify
-
-    class First(ThreeDIdent):
-        """The first images of a test set, as many as a training is scored on."""
-
-        def __len__(self) -> int:
-            return min(super().__len__(), experiment.training.score_samples, MOST_WHOLE)
-
-    images = First(test)
-    codes = run_reference(identify("reference:identity=full"), images).codes
-    r2 = linear_r2(images.raw_latents[: len(images)].numpy(), codes, folds="single")
-    about = {"observations": "images", "resolution": int(images.source.shape[0])}
-    return {"linear_r2": r2.value}, about

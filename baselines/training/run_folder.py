@@ -214,6 +214,8 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
     """What must stay the same for a run to go on."""
     plain = {k: v for k, v in experiment.as_dict().items() if k not in ("title", "source")}
     plain["start"] = bool(plain["start"])  # the folder may have moved
+    if experiment.data.pairs == "rendered":
+        plain["data"].pop("conditional", None)  # which is the images', stated or not
     for key in _FREE:
         plain["training"].pop(key)
     return plain

@@ -13,8 +13,9 @@ from threedident.baselines.experiment import (
     parse_experiment,
     parse_setting,
 )
-from threedident.baselines.reproduce.published import PUBLISHED, TABLE_1, TABLE_2, TABLE_4
-from threedident.baselines.reproduce.studies import SCALES, STUDIES, changes_of
+from threedident.baselines.reproduce.scales import SCALES, changes_of
+from threedident.baselines.reproduce.studies import STUDIES, Row
+from threedident.baselines.tables import read_tables
 from threedident.distributions import Laplace, Normal, ProjectedNormal, VonMisesFisher
 from threedident.distributions.spaces import Box
 from threedident.errors import UsageError
@@ -32,25 +33,16 @@ def test_every_preset_parses_says_what_it_is_and_survives_toml(name: str) -> Non
     assert again == experiment
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_presets_name_only_what_matters(name: str) -> None:
-    import threedident.baselines.presets as folder
-
-    text = (Path(folder.__path__[0]) / f"{name}.toml").read_text()
-    assert len(text.splitlines()) <= 36
-    plain = tomllib.loads(text)
-    assert {"title", "source", "data", "encoder", "loss", "training"} >= set(plain)
+def test_every_table_is_a_study_and_every_preset_is_a_row_or_varied_by_one() -> None:
+    assert set(STUDIES) == set(read_tables())
+    trained = {row.preset for study in STUDIES.values() for row in study.rows}
+    assert trained | {"demo"} == set(NAMES)
+    for name in ("table1", "table2", "table4"):
+        assert all(row.published is not None for row in STUDIES[name].rows)
 
 
-def test_every_published_row_has_a_preset_and_every_row_of_a_table_was_published() -> None:
-    trained = {row for row in PUBLISHED if not row.endswith("identity")}
-    assert trained <= set(NAMES)
-    tables = {name for name in NAMES if name.startswith(("table1-", "table2-", "table4-"))}
-    assert tables == {row for row in trained if row.startswith("table")}
-    rows = {row.preset for study in STUDIES.values() for row in study.rows}
-    assert rows | {"demo"} == set(NAMES), (
-        "a preset that no study trains, or a study without presets"
-    )
+def rows_of(*studies: str) -> list[Row]:
+    return [row for study in studies for row in STUDIES[study].rows]
 
 
 def test_numbers_of_papers() -> None:
@@ -64,20 +56,22 @@ def test_numbers_of_papers() -> None:
         "table4-sphere": ("mcc", 0.4244, 0.0327),
         "ensemble-infonce": ("linear_r2", 0.48, None),
     }
+    published = {row.name: row.published for row in rows_of(*STUDIES) if row.published is not None}
     for row, (metric, mean, std) in expected.items():
-        assert PUBLISHED[row].scores[metric] == (mean, std)
-    assert PUBLISHED["aninfonce"].earlier[14_751] == {"linear_r2": 0.982}
-    assert (len(TABLE_1), len(TABLE_2), len(TABLE_4)) == (12 + 10, 10 + 3, 7)
-    for each in PUBLISHED.values():
+        assert published[row].scores[metric] == (mean, std)
+    assert published["aninfonce"].earlier[14_751] == {"linear_r2": 0.982}
+    sizes = [len(STUDIES[name].rows) for name in ("table1", "table2", "table4")]
+    assert sizes == [12 + 10, 10 + 3, 7]
+    for each in published.values():
         assert all(0 <= mean <= 1 for mean, _ in each.scores.values())
 
 
 def test_table_4_is_tied_to_the_rows_it_came_from() -> None:
-    for each, known in zip(TABLE_4, published_scores.TABLE_4, strict=True):
-        assert each.scores == known.scores
-        if each.row.endswith("identity"):
+    for row, known in zip(STUDIES["table4"].rows, published_scores.TABLE_4, strict=True):
+        assert row.published is not None and row.published.scores == known.scores
+        if row.identity:
             continue
-        experiment = load_experiment(each.row)
+        experiment = row.published_experiment()
         assert experiment.supervised == (known.track == "supervised")
         assert (experiment.data.pairs == "views") == (known.conditional == "augmentations")
         conditional = experiment.data.conditional
@@ -88,25 +82,58 @@ def test_table_4_is_tied_to_the_rows_it_came_from() -> None:
         assert output == known.space
 
 
-@pytest.mark.parametrize("each", [e for e in (*TABLE_1, *TABLE_2) if "identity" not in e.row])
-def test_names_of_synthetic_rows_say_what_is_trained(each: object) -> None:
-    row = each.row  # type: ignore[attr-defined]
-    experiment = load_experiment(row)
+@pytest.mark.parametrize("row", [row for row in rows_of("table1", "table2") if not row.identity])
+def test_names_of_synthetic_rows_say_what_is_trained(row: Row) -> None:
+    experiment = load_experiment(row.name)
     loss = experiment.loss
     assert experiment.training.batch_size == 6144
-    assert experiment.supervised == ("supervised" in row)
+    assert experiment.supervised == ("supervised" in row.name)
     assert experiment.training.steps == (100_001 if experiment.supervised else 300_001)
     if not experiment.supervised:
-        model = row.split("-")[-1]
+        model = row.name.split("-")[-1]
         assert loss.p == {"vmf": 0, "laplace": 1, "normal": 2, "gennorm": 3}[model]
         assert (loss.negatives, loss.own, loss.symmetric, loss.tau) == ("anchors", True, False, 1)
         assert (experiment.encoder.output == "sphere") == (model == "vmf")
     if experiment.encoder.output == "box":
         assert experiment.encoder.learned and experiment.data.space == Box(10, 0.0, 1.0)
-    if row.startswith("table1-"):
+    if row.name.startswith("table1-"):
         space = experiment.data.space
-        assert type(space).__name__.lower() == row.split("-")[1]
-        assert experiment.data.marginal.name == row.split("-")[2]
+        assert type(space).__name__.lower() == row.name.split("-")[1]
+        assert experiment.data.marginal.name == row.name.split("-")[2]
+
+
+def test_exact_rows_state_the_conditional_of_their_images() -> None:
+    exact = [row for row in rows_of("matching") if row.name.startswith("matching-exact")]
+    assert len(exact) == 16
+    for row in exact:
+        data = row.published_experiment().data
+        assert row.train_on is not None and data.pairs == "rendered"
+        assert data.conditional == row.train_on.conditional is not None
+
+
+def test_a_file_can_change_a_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'base = "table4-box"\ntitle = "Wider pairs"\n[data]\nconditional = { sigma = 0.2 }\n'
+        "[training]\nsteps = 100\n"
+    )
+    mine, base = load_experiment(path), load_experiment("table4-box")
+    assert (mine.name, mine.title, mine.source) == ("mine", "Wider pairs", base.source)
+    assert mine == base.changed(
+        {
+            **{"name": "mine", "title": "Wider pairs"},
+            **{"data.conditional.sigma": 0.2, "training.steps": 100},
+        }
+    )
+    path.write_text('base = "table4-box"\n[data]\nconditional = { name = "laplace", lam = 0.1 }\n')
+    assert load_experiment(path).data.conditional == Laplace(0.1)
+    for base_line, message in (
+        ('base = "table9"', r"mine\.toml: unknown experiment 'table9'"),
+        ("base = 3", "base must be the name of a preset, found 3"),
+    ):
+        path.write_text(base_line)
+        with pytest.raises(UsageError, match=message):
+            load_experiment(path)
 
 
 def test_anisotropic_rows() -> None:
@@ -224,8 +251,8 @@ def test_every_row_fits_every_scale(scale: str) -> None:
             made: Experiment = row.published_experiment().changed(changes)
             assert made.name == row.name
             assert (made.data.observations == "images") == (study.kind == "images")
-            assert bool(row.data) == (study.kind == "images")
-            if row.data.startswith("pairs-"):
+            assert (row.score_on is not None) == (study.kind == "images")
+            if row.train_on is not None and row.train_on.conditional is not None:
                 assert made.data.pairs == "rendered"
 
 

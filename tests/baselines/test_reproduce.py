@@ -13,10 +13,12 @@ from helpers.fake_dataset import make
 
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.reproduce import comparison
-from threedident.baselines.reproduce import runs as module
-from threedident.baselines.reproduce.comparison import figure
+from threedident.baselines.reproduce import images as images_module
+from threedident.baselines.reproduce.figures import factor_figure, figure
+from threedident.baselines.reproduce.outcomes import collect
 from threedident.baselines.reproduce.runs import reproduce
-from threedident.baselines.reproduce.studies import STUDIES, Rendering
+from threedident.baselines.reproduce.scales import Rendering
+from threedident.baselines.reproduce.studies import STUDIES, ImageSet
 from threedident.baselines.training import run_folder as rundir
 from threedident.baselines.training.theory import theory_learned
 from threedident.baselines.training.training_log import COLUMNS
@@ -33,7 +35,6 @@ FAST = {
     "training.final_batches": 1,
 }
 ROWS = "aninfonce,aninfonce-infonce"
-FACTOR_FIGURE = comparison.factor_figure
 
 
 class Killed(BaseException):
@@ -316,7 +317,7 @@ def test_a_seed_that_is_not_finished_counts_as_far_as_it_came(tmp_path: Path) ->
     lines = (path / "metrics.csv").read_text().splitlines(keepends=True)
     (path / "metrics.csv").write_text("".join(lines[:-1]))
     study = STUDIES["aninfonce"]
-    outcomes = comparison.collect(study, tmp_path / "runs")
+    outcomes = collect(study, tmp_path / "runs")
     steps, scores = outcomes[0].curve("linear_r2")
     assert steps.tolist() == [10, 20]
     np.testing.assert_array_equal(scores, [[0.501, 0.502], [0.501, np.nan]])
@@ -337,7 +338,7 @@ def test_figure_2_is_drawn_against_the_concentration(tmp_path: Path) -> None:
     assert cells(table, "fig2-sphere-0.25")["what"] == "sphere, vMF marginal of concentration 0.25"
     plain = json.loads((tmp_path / "runs/fig2-box-16/seed0/result.json").read_text())
     assert plain["experiment"]["data"]["marginal"] == {"name": "normal", "sigma": 0.25}
-    drawn = figure(study, comparison.collect(study, tmp_path / "runs"))
+    drawn = figure(study, collect(study, tmp_path / "runs"))
     drawn.savefig(tmp_path / "drawn.png")
     line = next(axis for axis in drawn.axes if axis.get_title().startswith("box")).lines[0]
     assert line.get_xdata().tolist() == [1, 16, 1024]
@@ -350,7 +351,7 @@ def test_matching_of_vectors_is_drawn_against_the_number_of_latents(tmp_path: Pa
     rows = "nearest-laplace-box-*,exact-laplace-box,exact-wide-laplace-box-100000"
     table = run("matching-synthetic", tmp_path, fake, rows=rows, seeds=1, scale="cpu")
     assert len(fake.done) == 4 + 1 + 1
-    drawn = figure(study, comparison.collect(study, tmp_path / "runs"))
+    drawn = figure(study, collect(study, tmp_path / "runs"))
     drawn.savefig(tmp_path / "drawn.png")
     for axis in drawn.axes[:2]:
         lines = {line.get_label(): line for line in axis.lines}
@@ -389,8 +390,8 @@ def test_the_loss_stands_beside_that_of_the_true_latents(tmp_path: Path) -> None
 def test_every_factor_has_a_panel(tmp_path: Path) -> None:
     run("aninfonce", tmp_path, FakeTraining(), rows=ROWS, seeds=2)
     study = STUDIES["aninfonce"]
-    outcomes = comparison.collect(study, tmp_path / "runs")
-    drawn = FACTOR_FIGURE(study, outcomes)
+    outcomes = collect(study, tmp_path / "runs")
+    drawn = factor_figure(study, outcomes)
     drawn.savefig(tmp_path / "drawn.png")
     assert [axis.get_title() for axis in drawn.axes] == list(FACTOR_NAMES)
     x, y, z = (axis.lines[0] for axis in drawn.axes[:3])
@@ -401,7 +402,7 @@ def test_every_factor_has_a_panel(tmp_path: Path) -> None:
     metrics = tmp_path / "runs" / "aninfonce" / "seed0" / "metrics.csv"
     metrics.write_text(metrics.read_text().replace("[0.502", "[oops"))
     with pytest.raises(DatasetError, match=r"metrics\.csv of aninfonce, step 20, is damaged"):
-        FACTOR_FIGURE(study, comparison.collect(study, tmp_path / "runs"))
+        factor_figure(study, collect(study, tmp_path / "runs"))
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -426,13 +427,13 @@ def test_images_are_rendered_once_where_none_are_given(
     make(images, 40)
     asked: list[tuple[str, int, str]] = []
 
-    def render(folder: Path, name: str, sizes: Any, resolution: int, quality: str) -> None:
-        asked.append((name, resolution, quality))
+    def render(folder: Path, which: ImageSet, sizes: Any, resolution: int, quality: str) -> None:
+        asked.append((which.name, resolution, quality))
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.symlink_to(images)
 
-    monkeypatch.setattr(module, "_render", render)
+    monkeypatch.setattr(images_module, "_render", render)
     fake = FakeTraining()
     options = {"rows": "*laplace-unbounded-laplace", "datasets": tmp_path / "shared"}
     table = run("matching", tmp_path / "a", fake, **options)
@@ -493,6 +494,13 @@ def test_a_reproduction_keeps_to_its_images(tmp_path: Path) -> None:
         on(first, other, "box")
 
 
+IMAGES = {
+    each.name: each
+    for study in STUDIES.values()
+    for row in study.rows
+    for each in (row.train_on, row.score_on)
+    if each is not None
+}
 SIZES = Rendering(images=4, test=3, pairs=2, generators=5, resolution=32, quality="draft")
 
 
@@ -502,17 +510,17 @@ SIZES = Rendering(images=4, test=3, pairs=2, generators=5, resolution=32, qualit
         ("3dident", 4, "3dident", "train", None),
         ("3dident-test", 3, "3dident", "test", None),
         ("pairs-laplace-0.1", 4, "3dident", "train", Laplace(0.1)),
-        ("pairs-normal-0.21", 4, "3dident", "train", Normal(0.21)),
+        ("pairs-normal-0.28", 4, "3dident", "train", Normal(0.28)),
         ("generator-3dident-wrapped", 5, "3dident-wrapped", "train", None),
         ("generator-3dident-wrapped-test", 3, "3dident-wrapped", "test", None),
     ],
 )
-def test_a_dataset_is_rendered_by_its_name(
+def test_a_dataset_is_rendered_as_its_table_says(
     tmp_path: Path, name: str, images: int, preset: str, split: str, pairs: Any
 ) -> None:
     pytest.importorskip("warp")
     for _ in range(2):  # the second time it is there
-        module._render(tmp_path / name, name, SIZES, 32, "draft")
+        images_module._render(tmp_path / name, IMAGES[name], SIZES, 32, "draft")
     dataset = DatasetDir.open(tmp_path / name)
     assert sum(interval.count for interval in dataset.shards()) == images
     manifest = dataset.manifest
@@ -537,10 +545,10 @@ def test_a_dataset_that_cannot_be_rendered_says_why(
     for render, message in ((fail, r"1 images could not be rendered"), (refuse, "libgl1")):
         monkeypatch.setattr("threedident.render.dataset.render_dataset", render)
         with pytest.raises(DatasetError, match=f"could not be rendered: .*{message}"):
-            module._render(tmp_path / "d", "3dident", SIZES, 32, "draft")
+            images_module._render(tmp_path / "d", IMAGES["3dident"], SIZES, 32, "draft")
     monkeypatch.setattr("threedident.render.dataset.render_dataset", interrupt)
     with pytest.raises(KeyboardInterrupt):  # a reproduction stops as well
-        module._render(tmp_path / "d", "3dident", SIZES, 32, "draft")
+        images_module._render(tmp_path / "d", IMAGES["3dident"], SIZES, 32, "draft")
 
 
 @pytest.mark.usefixtures("undrawn")

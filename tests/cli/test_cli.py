@@ -70,7 +70,7 @@ def test_the_checkout_works_without_being_installed():
         "sys.meta_path = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
         "import threedident\n"
         "from threedident.datasets import Normal\n"
-        "import threedident.baselines.presets, threedident.evaluate.evaluation\n"
+        "import threedident.baselines.tables, threedident.evaluate.evaluation\n"
         f"assert threedident.baselines.__file__.startswith({str(root)!r})\n"
     )
     done = python(code)

@@ -31,7 +31,7 @@ from torch.utils import data
 
 from threedident import cli as cli_module
 from threedident.baselines.data import _LATENTS
-from threedident.baselines.reproduce.studies import _MATCHED_WIDTHS
+from threedident.baselines.reproduce.studies import STUDIES
 from threedident.datasets import (
     Box,
     Change,
@@ -1267,7 +1267,10 @@ def test_exact_pairs_are_as_wide_as_matched_ones_where_a_study_says_so(pairs, la
     matcher = LatentMatcher(drawn, repeatable=True)
     process = PairProcess(space, {"laplace": Laplace(0.1), "normal": Normal(0.1)}[pairs])
     factor = realised.matched_width(matcher, process)
-    assert 0.1 * factor == pytest.approx(_MATCHED_WIDTHS[pairs][latents], abs=1e-4)
+    row = STUDIES["matching-synthetic"].row(
+        f"matching-synthetic-exact-wide-{pairs}-unbounded-{latents}"
+    )
+    assert 0.1 * factor == pytest.approx(row.published_experiment().data.conditional.lam, abs=1e-4)
     wide = dataclasses.replace(process, conditional=realised.scaled(process.conditional, factor))
     spreads = [
         realised.Spread.of(*(t.numpy() for t in each)).overall

@@ -1,1 +1,0 @@
-"""Experiments: TOML files, one a row of the papers' tables."""

@@ -1,0 +1,40 @@
+"""The numbers of a study as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from threedident.baselines.reproduce.outcomes import (
+    Outcome,
+    published_scores,
+)
+from threedident.baselines.reproduce.studies import Study
+
+
+def numbers(study: Study, outcomes: Sequence[Outcome]) -> str:
+    """The table as CSV, a line a row and metric; scores in [0, 1], empty where there are none."""
+    file = io.StringIO()
+    head = ["row", "block", "metric", "published_mean", "published_std", "published_step"]
+    head += ["mean", "std", "seeds", "steps", "seconds", "hardware"]
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(head)
+    for each in outcomes:
+        results = list(each.results.values())
+        steps = "/".join(str(s) for s in sorted({int(r["steps"]) for r in results}))
+        seconds = f"{np.mean([r['seconds'] for r in results]):.1f}" if results else ""
+        hardware = "/".join(sorted({str(r.get("hardware", "")) for r in results}))
+        for metric in study.metrics:
+            values = each.values(metric)
+            published = next(published_scores(each.row.published, metric), (None, (None, None)))
+            cells: list[Any] = [each.row.name, each.row.block, metric]
+            cells += [*published[1], published[0]]
+            cells.append(f"{values.mean():.6f}" if len(values) else None)
+            cells.append(f"{values.std(ddof=1):.6f}" if len(values) > 1 else None)
+            cells += [len(values), steps, seconds, hardware]
+            writer.writerow(["" if cell is None else cell for cell in cells])
+    return file.getvalue()

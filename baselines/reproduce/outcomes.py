@@ -1,0 +1,184 @@
+"""Outcomes: what the runs of each row have come to, read and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from threedident.baselines.experiment import parse_experiment
+from threedident.baselines.reproduce.studies import Published, Row, Study
+from threedident.baselines.training.run_folder import RESULT, read_result
+from threedident.baselines.training.training_log import METRICS, read_records
+from threedident.errors import DatasetError, UsageError
+
+Float64 = npt.NDArray[np.float64]
+
+#: The metrics for people.
+LABELS = {
+    "linear_r2": "R2",
+    "mcc": "MCC",
+    "linear_r2_content": "R2 content",
+    "linear_r2_style": "R2 style",
+    "linear_r2_batch_statistics": "R2, batch statistics",
+    "mcc_batch_statistics": "MCC, batch statistics",
+}
+#: Published with batch normalisation in training mode.
+PUBLISHED_AS = {"linear_r2_batch_statistics": "linear_r2", "mcc_batch_statistics": "mcc"}
+#: The tables of a result whose values are numbers, or lists of them.
+_OF_NUMBERS = ("scores", "per_factor", "learned", "theory")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What there is of a row.
+
+    Attributes:
+        row: which.
+        results: contents of `result.json`, by seed.
+        curves: rows of `metrics.csv`, by seed; of unfinished runs too.
+    """
+
+    row: Row
+    results: Mapping[int, Mapping[str, Any]]
+    curves: Mapping[int, Sequence[Mapping[str, str]]]
+
+    def values(self, metric: str) -> Float64:
+        """A score of every seed that has it."""
+        found = (each["scores"].get(metric) for each in self.results.values())
+        return np.array([v for v in found if v is not None], np.float64)
+
+    def curve(self, metric: str) -> tuple[Float64, Float64]:
+        """Steps (k,) at which any seed was scored, and the scores (seeds, k); NaN for none."""
+        seeds = []
+        for rows in self.curves.values():
+            known = ((int(r["step"]), float(r[metric])) for r in rows if r.get(metric))
+            seeds.append({step: score for step, score in known if math.isfinite(score)})
+        seeds = [each for each in seeds if each]
+        steps = sorted(set().union(*seeds))
+        scores = np.full((len(seeds), len(steps)), np.nan)
+        for row, each in zip(scores, seeds, strict=True):
+            row[:] = [each.get(step, np.nan) for step in steps]
+        return np.array(steps, np.float64), scores
+
+    def factor_curve(self) -> tuple[Float64, Float64]:
+        """Steps (k,) and R2 of every factor (k, 10), means over the seeds that have it; NaN."""
+        steps: dict[int, list[Float64]] = {}
+        for rows in self.curves.values():
+            for row in rows:
+                if text := row.get("linear_r2_per_factor"):
+                    try:
+                        values = as_array("linear_r2_per_factor", json.loads(text))
+                    except (TypeError, ValueError) as error:
+                        where = f"{METRICS} of {self.row.name}, step {row['step']}"
+                        raise DatasetError(f"{where}, is damaged: {error}") from error
+                    steps.setdefault(int(row["step"]), []).append(values)
+        chosen = sorted(steps)
+        means = [np.mean(steps[step], 0) for step in chosen]
+        return np.array(chosen, np.float64), np.array(means, np.float64)
+
+    def changes(self) -> list[tuple[str, Any, Any]]:
+        """In which fields the runs differ from the preset: name, the preset's, the run's."""
+        found: dict[str, tuple[str, Any, Any]] = {}
+        full = self.row.published_experiment().as_dict()
+        for result in self.results.values():
+            ran = result["experiment"]
+            rendered = ran["data"]["pairs"] == "rendered"  # the images bring the conditional
+            for section, fields in full.items():
+                if not isinstance(fields, dict):
+                    continue
+                for field in {**fields, **ran[section]}:
+                    before, after = fields.get(field), ran[section].get(field)
+                    name = f"{section}.{field}"
+                    stated = rendered and name == "data.conditional" and after is None
+                    if before != after and name != "training.seed" and not stated:
+                        found[f"{name} {after}"] = (name, before, after)
+        return list(found.values())
+
+
+def collect(study: Study, runs: Path) -> list[Outcome]:
+    """What there is of every row of a study, in the order of the table.
+
+    Args:
+        study: which.
+        runs: the folder that holds `ROW/seedK`.
+
+    Raises:
+        DatasetError: a file of a run cannot be read.
+    """
+    outcomes = []
+    for row in study.rows:
+        results, curves = {}, {}
+        for folder in sorted((runs / row.name).glob("seed*")):
+            number = folder.name.removeprefix("seed")
+            if not number.isdigit():
+                continue
+            if (folder / RESULT).exists():
+                results[int(number)] = _read_result(folder)
+            curves[int(number)] = read_records(folder)
+        ordered = dict(sorted(results.items()))
+        outcomes.append(Outcome(row, ordered, curves))
+    return outcomes
+
+
+def _read_result(folder: Path) -> Mapping[str, Any]:
+    """What a run ended with, all that the tables are made of checked.
+
+    Raises:
+        DatasetError: it is damaged, or another file.
+    """
+    result, path = read_result(folder), folder / RESULT
+    try:
+        for key in ("experiment", "data", "at_latents", *_OF_NUMBERS):
+            if not isinstance(result.get(key), dict | None):
+                raise TypeError(f"{key} must be a table, found {result[key]!r:.100}")
+        experiment = parse_experiment(result["experiment"], "experiment", "run")
+        tables = {key: result.get(key) or {} for key in _OF_NUMBERS}
+        tables["data.best_r2"] = dict(result["data"].get("best_r2") or {})
+        for key, values in tables.items():
+            for name, value in values.items():
+                as_array(f"{key}.{name}", value)
+        for key, value in (
+            ("loss", result.get("loss")),
+            ("at_latents.loss", (result.get("at_latents") or {}).get("loss")),
+            *((f"data.pairs.{k}", v) for k, v in (result["data"].get("pairs") or {}).items()),
+        ):
+            if as_array(key, value).ndim:
+                raise TypeError(f"{key} must be a number, found {value!r:.100}")
+    except (UsageError, TypeError, ValueError) as error:
+        raise DatasetError(f"{path} is damaged: {error}. Remove it to score the run again") from (
+            error
+        )
+    return {**result, "experiment": experiment.as_dict()}
+
+
+def as_array(name: str, value: Any) -> Float64:
+    """A number or (nested) list of numbers; NaN for None.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    try:
+        return np.array(value, np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must hold numbers, found {value!r:.100}") from None
+
+
+def published_scores(
+    published: Published | None, metric: str
+) -> Iterator[tuple[int | None, tuple[float, float | None]]]:
+    """Steps (None: the end) and scores, the end first."""
+    if published is None or (metric in PUBLISHED_AS) != published.batch_statistics:
+        return
+    name = PUBLISHED_AS.get(metric, metric)
+    if name in published.scores:
+        yield published.step, published.scores[name]
+    for step in sorted(published.earlier, reverse=True):
+        if name in published.earlier[step]:
+            yield step, (published.earlier[step][name], None)

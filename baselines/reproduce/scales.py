@@ -1,0 +1,158 @@
+"""Scales: how much of a study's protocol is run, and what that changes of its experiments."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+from threedident.baselines.reproduce.studies import Row, Study
+from threedident.errors import UsageError
+
+#: The scale at which nothing is learned.
+SMOKE = "smoke"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rendering:
+    """The images that a scale renders where none are given.
+
+    Attributes:
+        images: the number of single images to train on.
+        pairs: the number of pairs to train on.
+        test: the number of images to score on.
+        generators: the number of images of each generator, where generators are compared.
+        resolution: the pixels along each side.
+        quality: the quality of the direct engine.
+    """
+
+    images: int
+    pairs: int
+    test: int
+    generators: int
+    resolution: int
+    quality: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """How much of a protocol is run.
+
+    Attributes:
+        changes: the changes of the experiments, by dotted name, under globs: each counts for the
+            rows whose name, kind of study, or kind and space of the codes (`images-box`) it fits;
+            later ones count more.
+        seeds: the number of seeds of each row; None: as many as the paper.
+        rendering: the images that are rendered.
+    """
+
+    changes: Mapping[str, Mapping[str, Any]]
+    seeds: int | None
+    rendering: Rendering
+
+
+_SMOKE = {
+    "training.steps": 20,
+    "training.batch_size": 64,
+    "training.score_samples": 256,
+    "training.log_every": 5,
+    "training.score_every": 10,
+    "training.checkpoint_every": 10,
+    "training.final_batches": 2,
+}
+_SMOKE_SYNTHETIC = {**_SMOKE, "data.mixing_trials": 200}
+#: Muon on whitened observations: what gives the papers' numbers in 100 times fewer steps.
+_MUON = {
+    "encoder.whiten": True,
+    "training.optimizer": "muon",
+    "training.matrix_lr": 3e-3,
+    "training.lr": 1e-3,
+    "training.schedule": "cosine",
+    "training.score_every": 100,
+    "training.checkpoint_every": 100,
+}
+
+#: All that a scale changes stands here; the tables name it.
+SCALES: Mapping[str, Scale] = {
+    "paper": Scale({}, None, Rendering(250_000, 125_000, 4096, 250_000, 224, "standard")),
+    "cpu": Scale(
+        {
+            "synthetic": {**_MUON, "training.steps": 2000, "training.batch_size": 2048},
+            "table1-*": {"training.steps": 1500, "training.batch_size": 6144},
+            # Pairs of this row tell so little that the noise of a batch decides.
+            "table1-sphere-uniform-vmf1-vmf": {"training.batch_size": 16_384},
+            "table*-supervised*": {"training.steps": 2000, "training.batch_size": 2048},
+            # About what the true latents would want: learned bounds have no time to get there.
+            "table2-*-box-*": {"encoder.size": 5.0},
+            # The loss with p = 1 has poor minima near a random start, and none near p = 2's.
+            "table2-*-laplace": {"loss.start_p": 2.0, "loss.start_steps": 800},
+            "matching-synthetic-*-box*": {"encoder.size": 5.0},
+            "matching-synthetic-*laplace*": {"loss.start_p": 2.0, "loss.start_steps": 800},
+            "marginals": {**_MUON, "training.steps": 1000, "training.batch_size": 2048},
+            "fig2-box-*": {"encoder.size": 5.0},
+            # The raw Lambda moves by its learning rate a step, half of that with the cosine.
+            "anisotropic": {**_MUON, "training.steps": 4000, "training.loss_lr": 0.03},
+            "twenty": {
+                **_MUON,
+                "training.steps": 2000,
+                "training.batch_size": 2048,
+                "training.loss_lr": 0.2,
+            },
+            "ensemble*": {"training.loss_lr": 0.5},
+            "images": {
+                "encoder.width": 32,
+                "training.steps": 8000,
+                "training.batch_size": 256,
+                "training.optimizer": "muon",
+                "training.matrix_lr": 3e-3,
+                "training.lr": 1e-3,
+                "training.schedule": "cosine",
+                "training.precision": "bf16-mixed",
+                "training.score_every": 200,
+                "training.checkpoint_every": 200,
+            },
+            "images-box": {"encoder.size": 4.0},
+        },
+        1,
+        Rendering(250_000, 60_000, 4096, 60_000, 64, "draft"),
+    ),
+    SMOKE: Scale(
+        {
+            **dict.fromkeys(("synthetic", "marginals", "anisotropic", "twenty"), _SMOKE_SYNTHETIC),
+            "matching-synthetic-nearest-*": {"data.latents": 300},
+            "matching-synthetic-resampled-*": {"data.latents": 300},
+            "images": {**_SMOKE, "training.batch_size": 32},
+        },
+        1,
+        Rendering(300, 100, 128, 300, 32, "draft"),
+    ),
+}
+
+
+def changes_of(scale: Scale, study: Study, row: Row) -> dict[str, Any]:
+    """List the fields that a scale changes of a row, by dotted name.
+
+    Args:
+        scale: the scale.
+        study: the row's study.
+        row: the row.
+    """
+    output = row.published_experiment().encoder.output
+    labels = (row.name, study.kind, f"{study.kind}-{output}")
+    changed: dict[str, Any] = {}
+    for pattern, fields in scale.changes.items():
+        if any(fnmatch.fnmatchcase(label, pattern) for label in labels):
+            changed |= fields
+    return changed
+
+
+def find_scale(name: str) -> Scale:
+    """Return the scale of a name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in SCALES:
+        raise UsageError(f"unknown scale {name!r:.100}: expected one of {', '.join(SCALES)}")
+    return SCALES[name]
