@@ -82,14 +82,14 @@ IN_PYTHON = (
 #: Commands of ours that only THREEDIDENT_DOCS=all runs, and which tests run their like otherwise.
 #: Their words are checked always.
 COSTLY = (
-    (r"reproduce", "tests/test_reproduce.py"),
-    (r"compare-engines", "tests/test_direct.py"),
-    (r"compare-release", "tests/test_release.py"),
-    (r"export", "tests/test_encoders.py"),
-    (r"leaderboard check .*--fresh", "tests/evaluate/test_reverify.py"),
+    (r"reproduce", "tests/baselines"),
+    (r"compare-engines", "tests/render"),
+    (r"compare-release", "tests/datasets"),
+    (r"export", "tests/core"),
+    (r"leaderboard check .*--fresh", "tests/evaluate"),
 )
 #: Commands of ours that never run here, and why. Their words are checked.
-ELSEWHERE = ((r"download", "fetches gigabytes; tests/test_download.py has a server of its own"),)
+ELSEWHERE = ((r"download", "fetches gigabytes; tests/datasets has a server of its own"),)
 #: Programs of others, why they do not run here, and what is checked of them: see CHECKS.
 OTHERS = (
     ("pip", "would change the environment that the tests run in"),
@@ -466,6 +466,12 @@ def test_the_readme_quotes_the_least_favourable_recorded_figures():
         assert f"{row['psnr_worst_db']:.1f}" in quoted
     plain, ours = (figure("storage", "random reads", n) for n in ("PNG files", "contiguous (none)"))
     assert f"{ours / plain:.0f} times" in rows["reading single images"]
+    losses = json.loads((results / "losses" / "bench.json").read_text())["benchmarks"]["losses"]
+    for case, plain in (("p = 2", "torch.cdist"), ("dot product", "broadcast")):
+        name = f"step, {case}, 6,144 pairs"
+        step = {row["name"]: row["figure"] for row in losses["rows"] if row["case"] == name}
+        quoted = f"{step[plain] / step['ours (numba)']:.1f} times"
+        assert quoted in rows["a training step on 6,144 pairs"]
     slower = [
         figure("scoring", f"{metric}, 25,000 samples", "ours")
         / figure("scoring", f"{metric}, 25,000 samples", baseline)
@@ -475,6 +481,18 @@ def test_the_readme_quotes_the_least_favourable_recorded_figures():
         )
     ]
     assert "{:.1f} and {:.1f} times *slower*".format(*slower) in rows["linear R2 and MCC"]
+
+
+def test_the_table_of_engines_is_the_recorded_one():
+    rows = json.loads((ROOT / "benchmarks/results/render.json").read_text())["rows"]
+    text = (ROOT / "docs/engines.md").read_text("utf-8")
+    slowest = rows[0]["cpu_seconds_per_image"]
+    for row in rows:
+        seconds = row["cpu_seconds_per_image"]
+        cells = (row["engine"], row["quality"], row["images"], f"{seconds:.3g}")
+        decibels = f"{row['psnr_mean_db']:.1f} / {row['psnr_worst_db']:.1f}"
+        line = " | ".join(map(str, (*cells, f"{slowest / seconds:.0f}", decibels)))
+        assert f"| {line} |" in text
 
 
 def test_no_row_of_the_tables_is_idle():
@@ -491,7 +509,7 @@ def test_no_row_of_the_tables_is_idle():
         idle += [row for row in table if not any(re.match(row[0], line) for line in ours)]
     idle += [row for row in OTHERS if not any(line.startswith(row[0]) for line in lines)]
     assert not idle
-    assert all((ROOT / place).is_file() for _, place in COSTLY)
+    assert all((ROOT / place).is_dir() for _, place in COSTLY)
 
 
 def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
