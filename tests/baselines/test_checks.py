@@ -25,8 +25,11 @@ from threedident.baselines.experiment import (
     parse_experiment,
     parse_setting,
 )
+from threedident.baselines.training.loop import train
 from threedident.datasets.dataset import ThreeDIdent
+from threedident.distributions import Laplace
 from threedident.errors import UsageError
+from threedident.render.dataset import render_dataset
 
 
 def test_data_that_do_not_fit(tmp_path: Path, images: Path) -> None:
@@ -168,3 +171,29 @@ def test_pairs_that_were_rendered(tmp_path: Path, small_dataset: Path) -> None:
     assert unset.data.conditional is None
     with pytest.raises(UsageError, match="holds single images"):
         run(unset.changed({"training.batch_size": 4}), tmp_path / "run", data=small_dataset)
+
+
+def test_a_conditional_that_is_stated_is_that_of_the_images(tmp_path: Path) -> None:
+    pytest.importorskip("warp")
+    process = {"engine": "direct", "quality": "draft", "resolution": 32}
+    render_dataset(tmp_path / "pairs", 16, pairs=Laplace(0.1), **process)
+    changes = {"training__batch_size": 8, "training__score_samples": 16, "training__steps": 1}
+    exact = of_images("matching-exact-laplace-box-laplace", **changes)
+    result = run(exact, tmp_path / "run", data=tmp_path / "pairs")
+    assert result["experiment"]["data"]["conditional"] == {"name": "laplace", "lam": 0.1}
+    # A run from before the conditional was stated goes on, as its images are the same.
+    unstated = exact.changed({"data.conditional": None, "training.steps": 2})
+    assert run(unstated, tmp_path / "run", data=tmp_path / "pairs")["steps"] == 2
+    for name in ("matching-exact-wide-laplace-box-laplace", "matching-exact-normal-box-normal"):
+        with pytest.raises(UsageError, match=r"data\.conditional is .* rendered in pairs of Lapl"):
+            run(of_images(name, **changes), tmp_path / name, data=tmp_path / "pairs")
+
+
+def test_the_old_name_of_the_device_is_accepted_with_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(FutureWarning, match="accelerator= is now called device="):
+        train(small(training__steps=1), tmp_path / "run", accelerator="cpu", quiet=True)
+    with (
+        pytest.warns(FutureWarning, match="now called device="),
+        pytest.raises(UsageError, match="unknown device 'gpu'"),
+    ):
+        train(small(), tmp_path / "other", accelerator="gpu", quiet=True)
