@@ -1,4 +1,4 @@
-"""From an experiment's `loss` table to a module: the loss and its own parameters."""
+"""The criterion of a training: an experiment's loss, with the parameters that it learns itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ Gather = Callable[[torch.Tensor], tuple[torch.Tensor, int]]
 _SPREAD = 0.1  # of the raw Lambda at the beginning, as in the published code
 
 
-class Objective(nn.Module):
+def make_criterion(loss: Loss, codes: int, *, members: int = 1, hard: int = 0) -> Criterion:
+    """Make the criterion of a loss, its parameters drawn from torch's global random numbers.
+
+    Args:
+        loss: the experiment's fields.
+        codes: the number of codes, n.
+        members: the number of members of an ensemble.
+        hard: the number of hard negatives of each anchor.
+    """
+    return _KINDS[loss.kind](loss, codes, members=members, hard=hard)
+
+
+class Criterion(nn.Module):
     """The loss of the codes of a batch, with what it learns besides the encoder.
 
     Codes come as one tensor (N, n) a view, in the order of the data: anchors and positives,
@@ -28,32 +40,29 @@ class Objective(nn.Module):
     alone where the latents are the targets.
 
     Attributes:
-        members: pairs of views, each with a Lambda of its own.
-        hard: hard negatives of an anchor.
+        loss: the experiment's fields.
+        members: the number of pairs of views, each with a Lambda of its own.
+        hard: the number of hard negatives of an anchor.
         starting: whether `start_p` and `start_tau` stand for `p` and `tau`; set by the training.
+        raw_Lambda: Lambda before the softplus, (members, n); None but in AnInfoNCE.
+        raw_S: S before the softplus, (n,); None but in TriCL.
+        log_tau: the logarithm of a temperature that is learned; None where it is fixed.
     """
 
     def __init__(self, loss: Loss, codes: int, *, members: int = 1, hard: int = 0) -> None:
-        """Draws the parameters from torch's global random numbers.
-
-        Args:
-            loss: which.
-            codes: n.
-            members: of an ensemble.
-            hard: negatives of an anchor that are its own.
-        """
+        """See `make_criterion`."""
         super().__init__()
         self.loss, self.members, self.hard = loss, members, hard
         self.starting = False
         self.raw_Lambda: nn.Parameter | None = None
-        self.log_tau: nn.Parameter | None = None
         self.raw_S: nn.Parameter | None = None
-        if loss.kind == "aninfonce":
-            self.raw_Lambda = nn.Parameter(_SPREAD * torch.randn(members, codes))
-        if loss.kind == "tricl":
-            self.raw_S = nn.Parameter(torch.ones(codes))
+        self.log_tau: nn.Parameter | None = None
+        self._make_parameters(codes)  # first, as a checkpoint's optimiser counts parameters
         if loss.learn_tau:
             self.log_tau = nn.Parameter(torch.tensor(math.log(loss.tau)))
+
+    def _make_parameters(self, codes: int) -> None:
+        """Makes the parameters of this kind of loss."""
 
     @property
     def tau(self) -> torch.Tensor | float:
@@ -68,62 +77,65 @@ class Objective(nn.Module):
         start = self.loss.start_p if self.starting else None
         return self.loss.p if start is None else start
 
-    @property
-    def Lambda(self) -> torch.Tensor | None:
-        """Lambda^ = softplus(raw), (members, n), of AnInfoNCE."""
-        return None if self.raw_Lambda is None else nn.functional.softplus(self.raw_Lambda)
-
-    def similarity(self, member: int = 0) -> losses.Similarity:
-        """The similarity of a member's pairs, with the parameters as they are."""
-        if self.loss.kind == "aninfonce":
-            assert self.Lambda is not None
-            return losses.Quadratic(self.Lambda[member] / self.tau)
-        if self.p == 0:
-            return losses.Dot(self.tau)
-        return losses.Power(self.p, self.tau)
-
     def forward(
         self, codes: Codes, latents: Codes = (), gather: Gather | None = None
     ) -> torch.Tensor:
-        """The loss, a scalar in float32 or wider.
+        """Compute the loss, a scalar in float32 or wider.
 
         Args:
-            codes: of the views.
-            latents: of the views; only targets look at them.
-            gather: of negatives from other processes.
+            codes: the codes of the views.
+            latents: the latents of the views; only supervised losses look at them.
+            gather: the function that brings the codes of other processes; None: there are none.
 
         Raises:
-            UsageError: the codes do not fit the latents.
+            UsageError: the number of views does not fit the members.
         """
-        kind = self.loss.kind
-        views = [each.float() if each.dtype != torch.float64 else each for each in codes]
-        if kind == "mse":
-            return losses.mean_squared_error(views[0], latents[0])
+        views = [_wide(each) for each in codes]
         if self.loss.normalize:
             views = [nn.functional.normalize(each, dim=-1) for each in views]
         step = 3 if self.hard else 2
         if len(views) != step * self.members:
             raise UsageError(f"expected {step * self.members} views, found {len(views)}")
         parts = [
-            self._member(number, views[step * number : step * (number + 1)], gather)
+            self._member_loss(number, views[step * number : step * (number + 1)], gather)
             for number in range(self.members)
         ]
         return torch.stack(parts).sum()
 
-    def _member(
+    def _member_loss(
+        self, number: int, views: Sequence[torch.Tensor], gather: Gather | None
+    ) -> torch.Tensor:
+        """The loss of one member's views."""
+        raise NotImplementedError
+
+    def learned(self) -> dict[str, Any]:
+        """Return what it has learned, as plain data: tau, Lambda (of each member) or S."""
+        values: dict[str, Any] = {}
+        with torch.no_grad():
+            if self.log_tau is not None:
+                values["tau"] = float(self.log_tau.exp())
+            if self.raw_Lambda is not None:
+                values["Lambda"] = nn.functional.softplus(self.raw_Lambda).tolist()
+            if self.raw_S is not None:
+                values["S"] = nn.functional.softplus(self.raw_S).tolist()
+        return values
+
+
+class InfoNCE(Criterion):
+    """InfoNCE with the similarity -||.||_p^p / tau, or the dot product where p is 0."""
+
+    def similarity(self, member: int = 0) -> losses.Similarity:
+        """Make the similarity of a member's pairs, with the parameters as they are.
+
+        Args:
+            member: the number of the member.
+        """
+        return losses.Dot(self.tau) if self.p == 0 else losses.Power(self.p, self.tau)
+
+    def _member_loss(
         self, number: int, views: Sequence[torch.Tensor], gather: Gather | None
     ) -> torch.Tensor:
         z, z_tilde = views[:2]
-        loss = self.loss
-        if gather is not None and loss.kind in ("alignment-uniformity", "tricl"):
-            # The whole loss on every process: the mean of their gradients is its gradient.
-            z, z_tilde = gather(torch.stack([z, z_tilde], 1))[0].unbind(1)
-        if loss.kind == "alignment-uniformity":
-            return losses.alignment_uniformity(z, z_tilde, loss.alpha, self.p)
-        if loss.kind == "tricl":
-            assert self.raw_S is not None
-            S = nn.functional.softplus(self.raw_S)
-            return losses.tricl(z, z_tilde, S, weight=loss.decorrelation, contrast=loss.contrast)
         gathered = None
         if gather is not None:
             # In one go: all processes must meet in the same order.
@@ -133,21 +145,90 @@ class Objective(nn.Module):
             z,
             z_tilde,
             self.similarity(number),
-            negatives=loss.negatives,
-            own=loss.own,
-            symmetric=loss.symmetric,
+            negatives=self.loss.negatives,
+            own=self.loss.own,
+            symmetric=self.loss.symmetric,
             hard=views[2].reshape(len(z), self.hard, -1) if self.hard else None,
             gathered=gathered,
         )
 
-    def learned(self) -> dict[str, Any]:
-        """What it has learned, as plain data: tau, Lambda (of each member) or S."""
-        found: dict[str, Any] = {}
-        with torch.no_grad():
-            if self.log_tau is not None:
-                found["tau"] = float(self.log_tau.exp())
-            if self.Lambda is not None:
-                found["Lambda"] = self.Lambda.tolist()
-            if self.raw_S is not None:
-                found["S"] = nn.functional.softplus(self.raw_S).tolist()
-        return found
+
+class AnInfoNCE(InfoNCE):
+    """AnInfoNCE: InfoNCE with a learned weight for each dimension, Lambda = softplus(raw)."""
+
+    def _make_parameters(self, codes: int) -> None:
+        self.raw_Lambda = nn.Parameter(_SPREAD * torch.randn(self.members, codes))
+
+    def similarity(self, member: int = 0) -> losses.Similarity:
+        """Make the similarity of a member's pairs, with the parameters as they are.
+
+        Args:
+            member: the number of the member.
+        """
+        assert self.raw_Lambda is not None
+        return losses.Quadratic(nn.functional.softplus(self.raw_Lambda)[member] / self.tau)
+
+
+class TriCL(Criterion):
+    """TriCL, with S = softplus(raw)."""
+
+    def _make_parameters(self, codes: int) -> None:
+        self.raw_S = nn.Parameter(torch.ones(codes))
+
+    def _member_loss(
+        self, number: int, views: Sequence[torch.Tensor], gather: Gather | None
+    ) -> torch.Tensor:
+        assert self.raw_S is not None
+        z, z_tilde = _whole_batch(views, gather)
+        S = nn.functional.softplus(self.raw_S)
+        loss = self.loss
+        return losses.tricl(z, z_tilde, S, weight=loss.decorrelation, contrast=loss.contrast)
+
+
+class AlignmentUniformity(Criterion):
+    """The weighted sum of uniformity and alignment."""
+
+    def _member_loss(
+        self, number: int, views: Sequence[torch.Tensor], gather: Gather | None
+    ) -> torch.Tensor:
+        z, z_tilde = _whole_batch(views, gather)
+        return losses.alignment_uniformity(z, z_tilde, self.loss.alpha, self.p)
+
+
+class MeanSquaredError(Criterion):
+    """The mean squared error to the latents."""
+
+    def forward(
+        self, codes: Codes, latents: Codes = (), gather: Gather | None = None
+    ) -> torch.Tensor:
+        """Compute the loss, a scalar in float32 or wider.
+
+        Args:
+            codes: the codes of the one view.
+            latents: its latents.
+            gather: nothing that this loss needs.
+        """
+        return losses.mean_squared_error(_wide(codes[0]), latents[0])
+
+
+_KINDS: dict[str, type[Criterion]] = {
+    "infonce": InfoNCE,
+    "aninfonce": AnInfoNCE,
+    "tricl": TriCL,
+    "alignment-uniformity": AlignmentUniformity,
+    "mse": MeanSquaredError,
+}
+
+
+def _wide(codes: torch.Tensor) -> torch.Tensor:
+    return codes if codes.dtype == torch.float64 else codes.float()
+
+
+def _whole_batch(views: Sequence[torch.Tensor], gather: Gather | None) -> Codes:
+    """Both views of all processes.
+
+    With the whole loss on every process, the mean of their gradients is its gradient.
+    """
+    if gather is None:
+        return views[:2]
+    return gather(torch.stack(list(views[:2]), 1))[0].unbind(1)

@@ -48,11 +48,11 @@ _KINDS = {None: _DOT, 1.0: _CITYBLOCK, 2.0: _SQUARE, 3.0: _CUBE}
 
 
 def similarity(a: torch.Tensor, b: torch.Tensor, p: float | None = None) -> torch.Tensor:
-    """s(a, b) over the last dimension: a . b where p is None, else -||a - b||_p^p.
+    """Compute s(a, b) over the last dimension: a . b where p is None, else -||a - b||_p^p.
 
     Args:
-        a, b: (..., n), of shapes that broadcast.
-        p: at least 1, or None.
+        a, b: the codes, (..., n), of shapes that broadcast.
+        p: the power, at least 1, or None.
 
     Returns:
         (...).
@@ -71,14 +71,15 @@ def log_sum_exp(
     exclude: int | None = None,
     backend: str = "auto",
 ) -> torch.Tensor:
-    """log sum_j exp s(a_i, b_j), with s of `similarity`; differentiable once in a and b.
+    """Compute log sum_j exp s(a_i, b_j), with s of `similarity`; differentiable once in a and b.
 
     Args:
-        a: (N, n) floating point. Half precision is computed in float32, also under autocast.
-        b: (M, n), on the device of a.
-        p: at least 1, or None for the dot product.
+        a: the anchors, (N, n), floating point. Half precision is computed in float32, also under
+            autocast.
+        b: the candidates, (M, n), on the device of a.
+        p: the power, at least 1, or None for the dot product.
         exclude: an offset: row i leaves out the candidate i + exclude, where there is one.
-        backend: numba (on a processor), torch, or auto: numba where it can be had.
+        backend: the backend: numba (on a processor), torch, or auto: numba where it can be had.
 
     Returns:
         (N,), float32 or float64. -inf, with a gradient of 0, where no candidate is left.

@@ -34,16 +34,16 @@ Gathered: TypeAlias = tuple[torch.Tensor, torch.Tensor, int]
 
 
 class Similarity:
-    """How alike two codes are."""
+    """The similarity of two codes."""
 
     def reduced(
         self, a: torch.Tensor, b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
-        """The codes scaled, so that this is the plain similarity of the result.
+        """Scale codes so that this is the plain similarity of the result.
 
         Args:
-            a: (..., n), anchors.
-            b: (..., n), candidates.
+            a: the anchors, (..., n).
+            b: the candidates, (..., n).
 
         Returns:
             Both, scaled, and p of `pairwise.similarity`.
@@ -51,13 +51,18 @@ class Similarity:
         raise NotImplementedError
 
     def paired(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """Similarities (...) of anchors (..., n) and candidates (..., n)."""
+        """Compute the similarities (...) of anchors with candidates.
+
+        Args:
+            a: the anchors, (..., n).
+            b: the candidates, (..., n).
+        """
         return pairwise.similarity(*self.reduced(a, b))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dot(Similarity):
-    """a . b / tau (Zimmermann et al. 2021, eq. 1).
+    """The dot product a . b / tau (Zimmermann et al. 2021, eq. 1).
 
     Attributes:
         tau: the temperature, above 0; a number, or a tensor () such as exp of what is learned.
@@ -71,13 +76,13 @@ class Dot(Similarity):
     def reduced(
         self, a: torch.Tensor, b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
-        """a / tau and b, of which this is the dot product."""
+        """Divide a by tau, for the dot product with b."""
         return a / self.tau, b, None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Power(Similarity):
-    """-||a - b||_p^p / tau (Zimmermann et al. 2021, eq. 6).
+    """The distance -||a - b||_p^p / tau (Zimmermann et al. 2021, eq. 6).
 
     Attributes:
         p: 1 (Laplace), 2 (Normal), 3 (GenNorm), or any other number from 1.
@@ -94,20 +99,20 @@ class Power(Similarity):
     def reduced(
         self, a: torch.Tensor, b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
-        """Both times tau^(-1/p)."""
+        """Scale both by tau^(-1/p)."""
         scale = self.tau ** (-1 / self.p)
         return a * scale, b * scale, self.p
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Quadratic(Similarity):
-    """-(a - b)^T diag(Lambda) (a - b) / 2, of AnInfoNCE (Rusak et al. 2024, eq. 3).
+    """The form -(a - b)^T diag(Lambda) (a - b) / 2 of AnInfoNCE (Rusak et al. 2024, eq. 3).
 
     The half is the published code's: with it a learned Lambda meets the Lambda of the data.
 
     Attributes:
-        Lambda: (n,), at least 0; a softplus of what is learned. Where it is 0 its gradient is that
-            of the similarity, -(a - b)^2 / 2.
+        Lambda: the weights, (n,), at least 0; a softplus of what is learned. Where it is 0 its
+            gradient is that of the similarity, -(a - b)^2 / 2.
     """
 
     Lambda: torch.Tensor
@@ -120,7 +125,7 @@ class Quadratic(Similarity):
     def reduced(
         self, a: torch.Tensor, b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
-        """Both times sqrt(Lambda / 2)."""
+        """Scale both by sqrt(Lambda / 2)."""
         _check_length("Lambda", self.Lambda, a)
         # The slope of the root is infinite at 0, and would make that gradient no number.
         zeros = (self.Lambda == 0).to(self.Lambda.dtype)
@@ -130,10 +135,10 @@ class Quadratic(Similarity):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bilinear(Similarity):
-    """a^T diag(S) b, of TriCL (Zhang et al. 2023; Rusak et al. 2024, H.4).
+    """The form a^T diag(S) b of TriCL (Zhang et al. 2023; Rusak et al. 2024, H.4).
 
     Attributes:
-        S: (n,).
+        S: the weights, (n,).
     """
 
     S: torch.Tensor
@@ -144,7 +149,7 @@ class Bilinear(Similarity):
     def reduced(
         self, a: torch.Tensor, b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, float | None]:
-        """S a and b, of which this is the dot product."""
+        """Scale a by S, for the dot product with b."""
         _check_length("S", self.S, a)
         return a * self.S, b, None
 
@@ -161,7 +166,7 @@ def info_nce(
     gathered: Gathered | None = None,
     backend: str = "auto",
 ) -> torch.Tensor:
-    """Mean over i of log(exp s(z_i, z~_i) + sum_j exp s(z_i, z_ij^-)) - s(z_i, z~_i).
+    """Compute the mean over i of log(exp s(z_i, z~_i) + sum_j exp s(z_i, z_ij^-)) - s(z_i, z~_i).
 
     Zimmermann et al. 2021, eq. 1 and 6, with the defaults as their code has it; Rusak et al. 2024,
     eq. 3, with `Quadratic`, "both", no own, and symmetric. The positive counts once in the sum.
@@ -172,19 +177,19 @@ def info_nce(
     N = 1,000 and by 14 % at N = 64.
 
     Args:
-        z, z_tilde: (N, n), codes of the anchors and of their positives.
-        similarity: s.
-        negatives: of z_i: "anchors", all z_j; "positives", the z~_j of other pairs; "both", the
-            two together; "none", only the hard ones.
+        z, z_tilde: the codes of the anchors and of their positives, (N, n).
+        similarity: the similarity s.
+        negatives: the negatives of z_i: "anchors", all z_j; "positives", the z~_j of other pairs;
+            "both", the two together; "none", only the hard ones.
         own: whether z_i itself is among the anchors that are its negatives.
-        symmetric: the mean of this and the loss with the views exchanged.
-        hard: (N, k, n), more negatives, each of its own anchor alone: they are drawn around it
+        symmetric: whether it is the mean of this and the loss with the views exchanged.
+        hard: more negatives, (N, k, n), each of its own anchor alone: they are drawn around it
             (Rusak et al. 2024, D.3). With `symmetric` a pair of such, around z and around z~:
             those of the one are no draws around the other, and with hard negatives of one view
             only, the two halves would have different optima (Lambda+ - Lambda-, and Lambda+).
-        gathered: embeddings of all processes, from which negatives are then taken; the anchors
+        gathered: the codes of all processes, from which negatives are then taken; the anchors
             are z alone. None: z and z~ are all there is.
-        backend: of `pairwise.log_sum_exp`.
+        backend: the backend of `log_sum_exp`.
 
     Returns:
         (), in nats.
@@ -228,11 +233,11 @@ def info_nce(
 
 
 def alignment(z: torch.Tensor, z_tilde: torch.Tensor, p: float) -> torch.Tensor:
-    """Mean of ||z_i - z~_i||_p^p, (Zimmermann et al. 2020, eq. 71).
+    """Compute the mean of ||z_i - z~_i||_p^p (Zimmermann et al. 2020, eq. 71).
 
     Args:
-        z, z_tilde: (N, n), codes of positive pairs.
-        p: at least 1.
+        z, z_tilde: the codes of positive pairs, (N, n).
+        p: the power, at least 1.
 
     Raises:
         UsageError: an argument does not fit.
@@ -245,14 +250,16 @@ def alignment(z: torch.Tensor, z_tilde: torch.Tensor, p: float) -> torch.Tensor:
 def uniformity(
     z: torch.Tensor, p: float, *, own: bool = True, backend: str = "auto"
 ) -> torch.Tensor:
-    """Mean over i of log mean_j exp(-||z_i - z_j||_p^p), (Zimmermann et al. 2020, eq. 72).
+    """Compute the mean over i of log mean_j exp(-||z_i - z_j||_p^p).
+
+    Zimmermann et al. 2020, eq. 72.
 
     Args:
-        z: (N, n), codes.
-        p: at least 1.
+        z: the codes, (N, n).
+        p: the power, at least 1.
         own: whether j = i counts, as in `info_nce`; without it the mean is over N - 1, and this
             has no lower bound.
-        backend: of `pairwise.log_sum_exp`.
+        backend: the backend of `log_sum_exp`.
 
     Raises:
         UsageError: an argument does not fit.
@@ -275,14 +282,14 @@ def alignment_uniformity(
     own: bool = True,
     backend: str = "auto",
 ) -> torch.Tensor:
-    """alpha `uniformity`(z) + (1 - alpha) `alignment` (Zimmermann et al. 2020, eq. 70).
+    """Compute alpha `uniformity`(z) + (1 - alpha) `alignment` (Zimmermann et al. 2020, eq. 70).
 
     Args:
-        z, z_tilde: (N, n), codes of positive pairs.
-        alpha: from 0 to 1.
-        p: at least 1.
-        own: see `uniformity`.
-        backend: of `pairwise.log_sum_exp`.
+        z, z_tilde: the codes of positive pairs, (N, n).
+        alpha: the weight of uniformity, from 0 to 1.
+        p: the power, at least 1.
+        own: whether a code is among its own negatives; see `uniformity`.
+        backend: the backend of `log_sum_exp`.
 
     Raises:
         UsageError: an argument does not fit.
@@ -302,18 +309,18 @@ def tricl(
     contrast: str = "spectral",
     backend: str = "auto",
 ) -> torch.Tensor:
-    """TriCL (Zhang et al. 2023), the comparison of Rusak et al. 2024, H.4.
+    """Compute the loss of TriCL (Zhang et al. 2023), the comparison of Rusak et al. 2024, H.4.
 
     With s = `Bilinear`(S), "spectral": mean over i of -2 s(z_i, z~_i), plus the mean over j != i
     of s(z_i, z~_j)^2. "info_nce": `info_nce` of s in the setting of Rusak et al. To either comes
     weight ||E z z^T - I||_F^2 over both views.
 
     Args:
-        z, z_tilde: (N, n), codes of positive pairs, N > 1.
-        S: (n,), of at least 0; learned.
-        weight: of the decorrelation.
-        contrast: "spectral", which TriCL's theory is of, or "info_nce".
-        backend: of `pairwise.log_sum_exp`.
+        z, z_tilde: the codes of positive pairs, (N, n) with N > 1.
+        S: the weights, (n,), at least 0; learned.
+        weight: the weight of the decorrelation.
+        contrast: the contrastive term: "spectral", which TriCL's theory is of, or "info_nce".
+        backend: the backend of `log_sum_exp`.
 
     Raises:
         UsageError: an argument does not fit.
@@ -343,10 +350,10 @@ def tricl(
 
 
 def mean_squared_error(z_hat: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-    """Mean over samples and factors of (z^ - z)^2, of the supervised baseline.
+    """Compute the mean over samples and factors of (z^ - z)^2, for the supervised baseline.
 
     Args:
-        z_hat, z: (N, n).
+        z_hat, z: the codes and the latents, (N, n).
 
     Raises:
         UsageError: the shapes differ.

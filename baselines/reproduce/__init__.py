@@ -1,1 +1,1 @@
-"""Tables and figures of the papers: which runs they need, and the comparison."""
+"""Reproducing a table or figure of a paper: its runs, and the comparison with what was printed."""

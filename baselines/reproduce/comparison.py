@@ -20,12 +20,12 @@ TABLE, NUMBERS, FIGURE, FACTORS = "table.md", "table.csv", "figure.png", "factor
 def write_comparison(
     study: Study, scale: str, outcomes: Sequence[Outcome], out: Path, notes: Sequence[str] = ()
 ) -> Path:
-    """Writes `table.md`, `table.csv` and `figure.png`, each in one step; `factors.png` of images.
+    """Write `table.md`, `table.csv` and `figure.png`, each in one step; `factors.png` of images.
 
     Args:
-        study: of which the rows are.
-        scale: its name.
-        outcomes: one a row.
+        study: the study.
+        scale: the name of the scale.
+        outcomes: the results of its rows.
         out: the folder.
         notes: lines on the data.
 

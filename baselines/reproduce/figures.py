@@ -22,7 +22,11 @@ _MANY = 40  # of a curve's points, beyond which they have no marks
 
 
 def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
-    """Scores against steps, the marginal's concentration or latents, a panel a block.
+    """Draw scores against steps, the marginal's concentration or latents, a panel a block.
+
+    Args:
+        study: the study.
+        outcomes: the results of its rows.
 
     Returns:
         A matplotlib figure.
@@ -65,7 +69,11 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
 
 
 def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
-    """R2 of each factor against steps, a panel a factor and a line a row.
+    """Draw R2 of each factor against steps, a panel a factor and a line a row.
+
+    Args:
+        study: the study.
+        outcomes: the results of its rows.
 
     Returns:
         A matplotlib figure.
@@ -100,7 +108,7 @@ def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
 
 
 def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) -> None:
-    """A row's curve, and in its colour, dashed, what was published of the end."""
+    """Draws each row's curve, and in its colour, dashed, the published score."""
     for number, each in enumerate(rows):
         color, label = f"C{number % 10}", each.row.name.removeprefix(f"{study}-")
         steps, scores = each.curve(metric)
@@ -152,7 +160,7 @@ def _plot_points(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
 
 
 def _plot_series(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
-    """A line a series against the number of latents; a level line without a number."""
+    """Draws a line a series against the number of latents; a level line without a number."""
     series: dict[str, list[Outcome]] = {}
     for each in rows:
         if len(each.values(metric)):

@@ -17,7 +17,12 @@ from threedident.baselines.reproduce.studies import Study
 
 
 def numbers(study: Study, outcomes: Sequence[Outcome]) -> str:
-    """The table as CSV, a line a row and metric; scores in [0, 1], empty where there are none."""
+    """Write the table as CSV, a line a row and metric; scores in [0, 1], empty for none.
+
+    Args:
+        study: the study.
+        outcomes: the results of its rows.
+    """
     file = io.StringIO()
     head = ["row", "block", "metric", "published_mean", "published_std", "published_step"]
     head += ["mean", "std", "seeds", "steps", "seconds", "hardware"]

@@ -37,12 +37,12 @@ _OF_NUMBERS = ("scores", "per_factor", "learned", "theory")
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What there is of a row.
+    """The results of a row, at every seed.
 
     Attributes:
-        row: which.
-        results: contents of `result.json`, by seed.
-        curves: rows of `metrics.csv`, by seed; of unfinished runs too.
+        row: the row.
+        results: the contents of `result.json`, by seed.
+        curves: the rows of `metrics.csv`, by seed, of unfinished runs too.
     """
 
     row: Row
@@ -50,12 +50,20 @@ class Outcome:
     curves: Mapping[int, Sequence[Mapping[str, str]]]
 
     def values(self, metric: str) -> Float64:
-        """A score of every seed that has it."""
+        """Return a score of every seed that has it, (seeds,).
+
+        Args:
+            metric: the name of the score.
+        """
         found = (each["scores"].get(metric) for each in self.results.values())
         return np.array([v for v in found if v is not None], np.float64)
 
     def curve(self, metric: str) -> tuple[Float64, Float64]:
-        """Steps (k,) at which any seed was scored, and the scores (seeds, k); NaN for none."""
+        """Return the steps (k,) at which any seed was scored, and the scores (seeds, k) or NaN.
+
+        Args:
+            metric: the name of the score.
+        """
         seeds = []
         for rows in self.curves.values():
             known = ((int(r["step"]), float(r[metric])) for r in rows if r.get(metric))
@@ -68,7 +76,11 @@ class Outcome:
         return np.array(steps, np.float64), scores
 
     def factor_curve(self) -> tuple[Float64, Float64]:
-        """Steps (k,) and R2 of every factor (k, 10), means over the seeds that have it; NaN."""
+        """Return steps (k,) and R2 of every factor (k, 10) or NaN, means over seeds.
+
+        Raises:
+            DatasetError: a log is damaged.
+        """
         steps: dict[int, list[Float64]] = {}
         for rows in self.curves.values():
             for row in rows:
@@ -84,8 +96,8 @@ class Outcome:
         return np.array(chosen, np.float64), np.array(means, np.float64)
 
     def changes(self) -> list[tuple[str, Any, Any]]:
-        """In which fields the runs differ from the preset: name, the preset's, the run's."""
-        found: dict[str, tuple[str, Any, Any]] = {}
+        """List the fields in which runs differ from the preset: name, the preset's, the run's."""
+        changes: dict[str, tuple[str, Any, Any]] = {}
         full = self.row.published_experiment().as_dict()
         for result in self.results.values():
             ran = result["experiment"]
@@ -98,15 +110,15 @@ class Outcome:
                     name = f"{section}.{field}"
                     stated = rendered and name == "data.conditional" and after is None
                     if before != after and name != "training.seed" and not stated:
-                        found[f"{name} {after}"] = (name, before, after)
-        return list(found.values())
+                        changes[f"{name} {after}"] = (name, before, after)
+        return list(changes.values())
 
 
 def collect(study: Study, runs: Path) -> list[Outcome]:
-    """What there is of every row of a study, in the order of the table.
+    """Collect the results of every row of a study, in the order of the table.
 
     Args:
-        study: which.
+        study: the study.
         runs: the folder that holds `ROW/seedK`.
 
     Raises:
@@ -128,7 +140,7 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
 
 
 def _read_result(folder: Path) -> Mapping[str, Any]:
-    """What a run ended with, all that the tables are made of checked.
+    """The result of a run, with all that the tables are made of checked.
 
     Raises:
         DatasetError: it is damaged, or another file.
@@ -159,7 +171,11 @@ def _read_result(folder: Path) -> Mapping[str, Any]:
 
 
 def as_array(name: str, value: Any) -> Float64:
-    """A number or (nested) list of numbers; NaN for None.
+    """Make an array of a number or a (nested) list of numbers; None becomes NaN.
+
+    Args:
+        name: the name of the value in errors.
+        value: the value.
 
     Raises:
         TypeError: it is something else.
@@ -173,7 +189,12 @@ def as_array(name: str, value: Any) -> Float64:
 def published_scores(
     published: Published | None, metric: str
 ) -> Iterator[tuple[int | None, tuple[float, float | None]]]:
-    """Steps (None: the end) and scores, the end first."""
+    """Yield the steps (None: the end) and the published scores at them, the end first.
+
+    Args:
+        published: what a paper prints, or None.
+        metric: the name of the score, with its suffix where batch statistics are used.
+    """
     if published is None or (metric in PUBLISHED_AS) != published.batch_statistics:
         return
     name = PUBLISHED_AS.get(metric, metric)

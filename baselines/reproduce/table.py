@@ -26,7 +26,14 @@ _MOST_LEVELS = 4  # values of Lambda in theory, beyond which their range is show
 
 
 def markdown(study: Study, scale: str, outcomes: Sequence[Outcome], notes: Sequence[str]) -> str:
-    """The table, and what was cut down for it."""
+    """Write the table, and what was cut down for it, as Markdown.
+
+    Args:
+        study: the study.
+        scale: the name of the scale.
+        outcomes: the results of its rows.
+        notes: lines on the data.
+    """
     columns = _columns(study, outcomes)
     lines = [f"# {study.title}", ""]
     lines += [f"Scale `{scale}`; scores in %, mean ± standard deviation over seeds (n - 1)."]
@@ -91,7 +98,7 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
 
 
 def _loss_of_the_latents(result: Mapping[str, Any]) -> Any:
-    """None where there is no loss to stand beside."""
+    """The loss at the latents; None where there is no loss to stand beside."""
     known = result.get("loss") is not None
     return (result.get("at_latents") or {}).get("loss") if known else None
 

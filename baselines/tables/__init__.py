@@ -103,10 +103,9 @@ def _table(name: str, file: Plain) -> Table:
     rows = []
     for key, own in file["rows"].items():
         row = _row(file, own)
-        row["name"] = _full_name(name, key)
+        row["name"] = full_name = _full_name(name, key)
         varied = _experiment(row) if "preset" in row else {}
-        row.setdefault("preset", row["name"])
-        row["experiment"] = merged(read_presets()[row["preset"]], varied)
+        row["experiment"] = merged(read_presets()[row.setdefault("preset", full_name)], varied)
         if "start" in row:
             row["start"] = _full_name(name, row["start"])
         rows.append({key: value for key, value in row.items() if key not in _OF_EXPERIMENTS})

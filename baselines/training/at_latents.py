@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from threedident.baselines.criterion import Objective
+from threedident.baselines.criterion import Criterion, make_criterion
 from threedident.baselines.experiment import Experiment
 from threedident.distributions.spaces import Sphere
 
@@ -38,7 +38,7 @@ class AtLatents:
 
 
 def loss_at_latents(
-    experiment: Experiment, objective: Objective, batches: Sequence[Codes]
+    experiment: Experiment, objective: Criterion, batches: Sequence[Codes]
 ) -> AtLatents:
     """Take the loss at the true latents, under the best scale, temperature or Lambda.
 
@@ -55,7 +55,7 @@ def loss_at_latents(
         return AtLatents(0.0)
     encoder = experiment.encoder
     views, largest = _fit_into_output_space(experiment, batches)
-    trial = Objective(
+    trial = make_criterion(
         experiment.loss, views[0][0].shape[1], members=objective.members, hard=objective.hard
     ).to(views[0][0].device)
     trial.load_state_dict(objective.state_dict())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from threedident.baselines import losses
-from threedident.baselines.criterion import Objective
+from threedident.baselines.criterion import Criterion, InfoNCE
 
 Codes = Sequence[torch.Tensor]
 
@@ -16,7 +16,7 @@ _ROWS = 512  # of a batch, where all pairs are looked at
 
 
 @torch.no_grad()
-def shares(objective: Objective, codes: Codes) -> dict[str, float]:
+def shares(objective: Criterion, codes: Codes) -> dict[str, float]:
     """Split the loss's denominator into the shares of the anchor itself, the positive, and others.
 
     Args:
@@ -28,7 +28,7 @@ def shares(objective: Objective, codes: Codes) -> dict[str, float]:
         denominator.
     """
     loss = objective.loss
-    if loss.kind not in ("infonce", "aninfonce"):
+    if not isinstance(objective, InfoNCE):
         return {}
     # Some accelerators have no double precision.
     wide = torch.float32 if codes[0].device.type == "mps" else torch.float64

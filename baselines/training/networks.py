@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from threedident.baselines.criterion import Objective
+from threedident.baselines.criterion import Criterion, make_criterion
 from threedident.baselines.data import Problem
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training.checkpoints import load_checkpoint
@@ -33,7 +33,7 @@ _WHITENED = 1 << 16
 
 def make_networks(
     experiment: Experiment, problem: Problem
-) -> tuple[ImageEncoder | VectorEncoder, Objective]:
+) -> tuple[ImageEncoder | VectorEncoder, Criterion]:
     """Make the encoder and the loss of an experiment, their parameters drawn from its seed.
 
     torch's global random numbers stay as they are.
@@ -47,7 +47,7 @@ def make_networks(
         encoder = _make_encoder(experiment, problem)
         members = max(1, len(experiment.data.conditionals))
         hard = experiment.data.hard_count if experiment.data.hard_negatives else 0
-        return encoder, Objective(experiment.loss, problem.n, members=members, hard=hard)
+        return encoder, make_criterion(experiment.loss, problem.n, members=members, hard=hard)
 
 
 def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | VectorEncoder:
@@ -71,7 +71,7 @@ def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Ve
     return VectorEncoder(whitened, output)
 
 
-def start_from(encoder: ImageEncoder | VectorEncoder, objective: Objective, start: Path) -> None:
+def start_from(encoder: ImageEncoder | VectorEncoder, objective: Criterion, start: Path) -> None:
     """Take over the weights of another run's encoder, and what its loss has learned if it fits.
 
     Args:

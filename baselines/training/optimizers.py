@@ -23,7 +23,7 @@ class MatrixMuon(torch.optim.Muon):
         """Keeps views of the weights: they must not be moved or replaced afterwards.
 
         Args:
-            weights: parameters of two dimensions or more.
+            weights: the parameters, of two dimensions or more.
             lr: the learning rate.
         """
         self._weights = list(weights)
@@ -38,13 +38,13 @@ class MatrixMuon(torch.optim.Muon):
         self._matrices = matrices
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """One step on the gradients that the weights have."""
+        """Take a step on the gradients that the weights have."""
         for weight, last, matrix in zip(self._weights, self._last, self._matrices, strict=True):
             matrix.grad = None if weight.grad is None else _matrix(weight.grad, last)
         return super().step(closure)  # type: ignore[no-untyped-call]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets the gradients of the weights."""
+        """Forget the gradients of the weights."""
         for weight, matrix in zip(self._weights, self._matrices, strict=True):
             weight.grad = matrix.grad = None
 
@@ -63,7 +63,7 @@ def _matrix(weight: torch.Tensor, channels_last: bool) -> torch.Tensor:
 def make_optimizers(
     training: Training, encoder: nn.Module, objective: nn.Module
 ) -> list[torch.optim.Optimizer]:
-    """The optimisers that an experiment asks for; every parameter is in one of them.
+    """Make the optimisers of an experiment; every parameter is in one of them.
 
     Args:
         training: the experiment's fields.

@@ -1,4 +1,4 @@
-"""A run's folder: whose it is, whether it is finished, and that only one process writes to it."""
+"""The folder of a run: its files, its owner, and that only one process writes to it."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _FREE = ("log_every", "score_every", "checkpoint_every")  # of no effect on what
 
 
 def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[str, Any] | None:
-    """Whether a folder can take a run; nothing is written.
+    """Check that a folder can take a run; nothing is written.
 
     Args:
-        experiment: what is asked for.
+        experiment: the experiment that is asked for.
         out: the folder.
-        data: what a finished run must have been trained on; None: whatever it was.
+        data: the images that a finished run must have been trained on; None: any images.
 
     Returns:
         The content of `result.json`, where that is finished already.
@@ -71,7 +71,11 @@ def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[s
 
 
 def has_begun(out: Path) -> bool:
-    """Whether a folder holds what a run has written; one that is only claimed can be another's."""
+    """Tell whether a run has written to a folder; one that is only claimed can become another's.
+
+    Args:
+        out: the folder.
+    """
     return (out / EXPERIMENT).exists() and any(
         (out / name).exists() for name in (CHECKPOINT, PREVIOUS, METRICS, RESULT)
     )
@@ -106,11 +110,12 @@ def _refuse_other_steps(there: Experiment, asked: Experiment, out: Path) -> None
 
 
 def load_run(out: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
-    """The experiment of a run, to go on with.
+    """Load the experiment of a run, to go on with.
 
     Args:
-        out: the run's folder.
-        changes: by dotted name: training.steps, or what has no effect on what is learned.
+        out: the run folder.
+        changes: the changes by dotted name: training.steps, or what has no effect on what is
+            learned.
 
     Raises:
         UsageError: it holds no run, or a change would make it another.
@@ -132,7 +137,13 @@ def load_run(out: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
 
 
 def claim(experiment: Experiment, out: Path, data: Path | None, test: Path | None) -> None:
-    """Makes a folder this run's.
+    """Make a folder this run's.
+
+    Args:
+        experiment: the experiment.
+        out: the folder.
+        data: the images to train on, or None.
+        test: the images to score on, or None.
 
     Raises:
         DatasetError: it cannot be written to.
@@ -148,14 +159,21 @@ def claim(experiment: Experiment, out: Path, data: Path | None, test: Path | Non
 
 
 def read_places(out: Path) -> dict[str, Path]:
-    """Where the data of a run were."""
+    """Read where the data of a run were, by `data` and `test`.
+
+    Args:
+        out: the run folder.
+    """
     plain = read_json(out / PLACES) if (out / PLACES).exists() else {}
     known = isinstance(plain, dict)
     return {k: Path(v) for k, v in plain.items() if isinstance(v, str)} if known else {}
 
 
 def read_result(out: Path) -> dict[str, Any]:
-    """The content of a finished run's `result.json`.
+    """Read the `result.json` of a finished run.
+
+    Args:
+        out: the run folder.
 
     Raises:
         DatasetError: it is damaged, or another file.
@@ -174,7 +192,10 @@ def read_result(out: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def only_one(out: Path) -> Iterator[None]:
-    """Holds a run's folder for this process.
+    """Hold a run folder for this process.
+
+    Args:
+        out: the folder.
 
     Raises:
         UsageError: another process has it.
@@ -202,7 +223,16 @@ def _leave_nothing_empty(out: Path) -> None:
 
 
 def refuse_other_data(out: Path, before: str | None, now: str | None) -> None:
-    """Raises a UsageError where a run's data are not those that it began with."""
+    """Refuse data that are not those that a run began with.
+
+    Args:
+        out: the run folder.
+        before: the digest of the latents that it began with.
+        now: the digest of the latents that were found.
+
+    Raises:
+        UsageError: the digests differ.
+    """
     if before != now:
         raise UsageError(
             f"{out} was trained on other images (latents {before!s:.12}, found "
@@ -211,7 +241,7 @@ def refuse_other_data(out: Path, before: str | None, now: str | None) -> None:
 
 
 def _identity(experiment: Experiment) -> dict[str, Any]:
-    """What must stay the same for a run to go on."""
+    """The fields that must stay the same for a run to go on."""
     plain = {k: v for k, v in experiment.as_dict().items() if k not in ("title", "source")}
     plain["start"] = bool(plain["start"])  # the folder may have moved
     if experiment.data.pairs == "rendered":
@@ -222,7 +252,12 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
 
 
 def describe_difference(there: Experiment, asked: Experiment) -> str:
-    """The first field in which two experiments differ, for an error."""
+    """Name the first field in which two experiments differ, for an error.
+
+    Args:
+        there: the experiment that a folder holds.
+        asked: the experiment that is asked for.
+    """
     if there.name != asked.name:
         return f"{there.name!r}, asked for {asked.name!r}"
     first, second = _identity(there), _identity(asked)

@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from threedident.baselines.criterion import Gather, Objective
+from threedident.baselines.criterion import Criterion, Gather
 from threedident.baselines.data import Views
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training.distributed import make_gather
@@ -42,7 +42,7 @@ class Trainer:
         fabric: Fabric,
         experiment: Experiment,
         encoder: ImageEncoder | VectorEncoder,
-        objective: Objective,
+        objective: Criterion,
         out: Path,
     ) -> None:
         """Moves the networks to the device and makes their optimisers.
@@ -95,12 +95,7 @@ class Trainer:
             with self.fabric.no_backward_sync(self._module, enabled=waits):
                 loss, codes = self._forward(views)
                 self.fabric.backward(loss / training.accumulate)
-            value = loss.detach()
-            if self.fabric.world_size > 1:
-                mean = self.fabric.all_reduce(value, reduce_op="mean")
-                assert isinstance(mean, torch.Tensor)
-                value = mean
-            total += float(value) / training.accumulate
+            total += self._mean_over_processes(loss.detach()) / training.accumulate
             if not math.isfinite(total):
                 self._fail(views, total, f"the loss is {total} at")
         if self.step == 0 and bool((codes == codes[0]).all()):
@@ -115,6 +110,13 @@ class Trainer:
             optimizer.zero_grad()
         self.step += 1
         return total, codes.detach(), views
+
+    def _mean_over_processes(self, loss: torch.Tensor) -> float:
+        if self.fabric.world_size == 1:
+            return float(loss)
+        mean = self.fabric.all_reduce(loss, reduce_op="mean")
+        assert isinstance(mean, torch.Tensor)
+        return float(mean)
 
     def _forward(self, views: Views) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss of a batch, and its codes."""
@@ -256,7 +258,7 @@ class _EncoderAndLoss(nn.Module):
     All views go through the encoder at once, so that batch normalisation sees both.
     """
 
-    def __init__(self, encoder: nn.Module, objective: Objective, *, compiled: bool) -> None:
+    def __init__(self, encoder: nn.Module, objective: Criterion, *, compiled: bool) -> None:
         super().__init__()
         self.encoder, self.objective = encoder, objective
         self._apply_encoder = torch.compile(encoder) if compiled else encoder

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from threedident.baselines import experiment_checks
 from threedident.baselines.experiment import (
     Experiment,
     experiment_names,
@@ -22,6 +24,7 @@ from threedident.errors import UsageError
 from threedident.evaluate.leaderboard import published_scores
 
 NAMES = experiment_names()
+SYNTHETIC = {"data": load_experiment("aninfonce").data}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -290,3 +293,18 @@ def test_the_list_of_presets_is_grouped_by_table_and_says_what_each_needs(cli: A
     )
     until = lines.index("", table)
     assert {line.split("-")[0] for line in lines[table + 1 : until]} == {"table2"}
+
+
+@pytest.mark.parametrize("section", Experiment.SECTIONS)
+def test_the_docs_have_a_row_for_every_field(section: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text("utf-8")
+    table = text.partition(f"\n### {section}\n")[2].partition("\n### ")[0].partition("\n## ")[0]
+    firsts = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    documented = re.findall(r"`(\w+)`", " ".join(firsts))
+    assert sorted(documented) == sorted(vars(getattr(Experiment("any", **SYNTHETIC), section)))
+
+
+def test_the_width_of_a_published_encoder_is_one_number() -> None:
+    from threedident import encoders
+
+    assert encoders.PUBLISHED_WIDTH == experiment_checks.PUBLISHED_WIDTH

@@ -1,0 +1,259 @@
+"""Checks of an experiment: values in range, and fields that do not contradict each other."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from threedident.distributions import PairProcess
+from threedident.distributions.spaces import Box, Sphere
+from threedident.errors import UsageError
+
+if TYPE_CHECKING:
+    from threedident.baselines.experiment import Experiment, Loss, Training
+
+OBSERVATIONS = ("synthetic", "images")
+PAIRS = ("matched", "rendered", "views", "none")
+BODIES = ("mlp", "resnet18", "resnet34", "resnet50")
+OUTPUTS = ("unbounded", "box", "sphere")
+LOSSES = ("infonce", "aninfonce", "tricl", "alignment-uniformity", "mse")
+OPTIMIZERS = ("adam", "muon")
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
+#: The channels of a published ResNet's first layer.
+PUBLISHED_WIDTH = 64
+
+_WIDEST = 512
+
+
+def check_experiment(e: Experiment) -> None:
+    """Check that values are in range, and that fields do not contradict each other.
+
+    Args:
+        e: the experiment.
+
+    Raises:
+        UsageError: a value is out of range, or fields contradict each other.
+    """
+    _check_choices(e)
+    _check_numbers(e)
+    _check_training(e.training)
+    _check_loss(e.loss)
+    _check_start(e.loss, e.training)
+    _check_encoder(e)
+    _check_data(e)
+    _check_latents(e)
+    if e.supervised:
+        _check_targets(e)
+
+
+def _check_choices(e: Experiment) -> None:
+    data, encoder, loss, training = e.data, e.encoder, e.loss, e.training
+    for value, choices, name in (
+        (data.observations, OBSERVATIONS, "data.observations"),
+        (data.pairs, PAIRS, "data.pairs"),
+        (data.match, ("nearest", "resample"), "data.match"),
+        (encoder.body, BODIES, "encoder.body"),
+        (encoder.output, OUTPUTS, "encoder.output"),
+        (loss.kind, LOSSES, "loss.kind"),
+        (loss.contrast, ("info_nce", "spectral"), "loss.contrast"),
+        (loss.negatives, ("anchors", "positives", "both"), "loss.negatives"),
+        (training.optimizer, OPTIMIZERS, "training.optimizer"),
+        (training.precision, PRECISIONS, "training.precision"),
+        (training.schedule, ("constant", "cosine"), "training.schedule"),
+    ):
+        if value not in choices:
+            raise UsageError(f"{name} must be one of {', '.join(choices)}, found {value!r}")
+
+
+def _check_numbers(e: Experiment) -> None:
+    encoder, loss, training = e.encoder, e.loss, e.training
+    for what, number in (
+        ("training.lr", training.lr),
+        ("training.loss_lr", training.lr if training.loss_lr is None else training.loss_lr),
+        ("training.matrix_lr", training.lr if training.matrix_lr is None else training.matrix_lr),
+        ("loss.tau", loss.tau),
+        ("loss.start_tau", loss.tau if loss.start_tau is None else loss.start_tau),
+        ("encoder.radius", encoder.radius),
+        ("encoder.size", encoder.size),
+    ):
+        if not 0 < number < math.inf:
+            raise UsageError(f"{what} must be above 0, found {number}")
+
+
+def _check_training(training: Training) -> None:
+    for name in (
+        *("steps", "batch_size", "accumulate", "log_every", "score_every"),
+        *("checkpoint_every", "final_batches"),
+    ):
+        if getattr(training, name) < 1:
+            raise UsageError(f"training.{name} must be at least 1, found {getattr(training, name)}")
+    if training.warmup < 0 or not 0 <= training.seed < 2**62 or training.score_samples < 16:
+        raise UsageError(
+            "expected training.warmup >= 0, 0 <= training.seed < 2^62 and training.score_samples "
+            f">= 16, found {training.warmup}, {training.seed} and {training.score_samples}"
+        )
+    if training.batch_size // training.accumulate < 2:
+        raise UsageError(
+            "training.batch_size must be at least 2 for each of training.accumulate parts, found "
+            f"{training.batch_size} and {training.accumulate}"
+        )
+    if training.batch_size % training.accumulate:
+        raise UsageError(
+            f"training.batch_size must be a multiple of training.accumulate, found "
+            f"{training.batch_size} and {training.accumulate}"
+        )
+
+
+def _check_loss(loss: Loss) -> None:
+    for what, power in (("p", loss.p), ("start_p", loss.start_p)):
+        if power is not None and power != 0 and not 1 <= power <= 64:
+            raise UsageError(
+                f"loss.{what} must be 0 (the dot product) or from 1 to 64, found {power}"
+            )
+    if not 0 <= loss.alpha <= 1 or loss.decorrelation < 0:
+        raise UsageError(
+            f"expected loss.alpha in [0, 1] and loss.decorrelation >= 0, found {loss.alpha} and "
+            f"{loss.decorrelation}"
+        )
+    if loss.kind == "alignment-uniformity" and loss.p == 0:
+        raise UsageError("loss.p of alignment-uniformity must be at least 1")
+
+
+def _check_encoder(e: Experiment) -> None:
+    data, encoder = e.data, e.encoder
+    images = data.observations == "images"
+    if images != (encoder.body != "mlp"):
+        raise UsageError(
+            f"{data.observations} observations need encoder.body "
+            f"{'resnet18 (or 34, 50)' if images else 'mlp'}, found {encoder.body}"
+        )
+    if not images and encoder.width != PUBLISHED_WIDTH:
+        raise UsageError(
+            f"encoder.width is a ResNet's, and encoder.body = {encoder.body!r} has none: leave it "
+            f"out, found {encoder.width}"
+        )
+    if not 1 <= encoder.width <= _WIDEST:
+        raise UsageError(f"encoder.width must be from 1 to {_WIDEST}, found {encoder.width}")
+    if images and encoder.whiten:
+        raise UsageError("encoder.whiten is for synthetic observations: images are normalised")
+
+
+def _check_data(e: Experiment) -> None:
+    data, loss = e.data, e.loss
+    if data.hard_count < 1 or data.mixing_layers < 1 or data.mixing_trials < 1:
+        raise UsageError("data.hard_count, mixing_layers and mixing_trials must be at least 1")
+    if data.conditional is not None and data.conditionals:
+        raise UsageError("data.conditional and data.conditionals exclude each other")
+    for process in e.processes:  # which refuses what a pair process cannot be made of
+        if data.hard_negatives is not None:
+            PairProcess(process.space, data.hard_negatives, data.marginal)
+    asked = bool(data.conditional or data.conditionals)
+    if data.observations == "images":
+        _check_images(e)
+    elif data.space is None:
+        raise UsageError("synthetic observations need data.space")
+    elif not (asked or e.supervised):
+        raise UsageError("synthetic pairs need data.conditional")
+    else:
+        data.marginal.check(data.space)
+    if data.hard_negatives is not None and loss.symmetric:
+        raise UsageError("hard negatives are drawn around the anchor: set loss.symmetric=false")
+    if (data.hard_negatives or data.conditionals) and loss.kind not in ("infonce", "aninfonce"):
+        raise UsageError(f"hard negatives and ensembles need infonce or aninfonce: {loss.kind}")
+
+
+def _check_start(loss: Loss, training: Training) -> None:
+    """Refuses a start of the loss, or an optimiser, that would not be held."""
+    asked = loss.start_p is not None or loss.start_tau is not None
+    if loss.start_steps < 0 or asked != (loss.start_steps > 0):
+        raise UsageError(
+            "loss.start_steps goes with loss.start_p or loss.start_tau: set both to begin with "
+            f"another similarity, or neither, found {loss.start_steps}, {loss.start_p} and "
+            f"{loss.start_tau}"
+        )
+    if asked and loss.start_steps >= training.steps:
+        raise UsageError(
+            "loss.start_steps must be less than training.steps, so that the loss itself is "
+            f"minimised at last, found {loss.start_steps} of {training.steps}"
+        )
+    if loss.start_p is not None and loss.kind not in ("infonce", "alignment-uniformity"):
+        raise UsageError(f"loss.start_p: {loss.kind} has no p")
+    if loss.start_p == 0 and loss.kind == "alignment-uniformity":
+        raise UsageError("loss.start_p of alignment-uniformity must be at least 1")
+    if loss.start_tau is not None and (loss.learn_tau or loss.kind not in ("infonce", "aninfonce")):
+        raise UsageError(
+            "loss.start_tau is for infonce and aninfonce with a fixed temperature, found loss.kind "
+            f"= {loss.kind!r} and loss.learn_tau = {str(loss.learn_tau).lower()}"
+        )
+    if training.matrix_lr is not None and training.optimizer != "muon":
+        raise UsageError("training.matrix_lr is Muon's: set training.optimizer=muon, or leave it")
+    if training.optimizer == "muon" and training.precision == "16-mixed":
+        raise UsageError(
+            "training.optimizer = 'muon' does not go with 16-mixed, whose scaled gradients it "
+            "does not see: set training.precision=bf16-mixed"
+        )
+
+
+def _check_latents(e: Experiment) -> None:
+    """Refuses a finite number of latents where nothing would be matched to them."""
+    data, size = e.data, e.training.batch_size
+    synthetic = data.observations == "synthetic"
+    if data.latents == 0:
+        if synthetic and data.match != "nearest":
+            raise UsageError(
+                f"data.match = {data.match!r} needs latents to match to: set data.latents to their "
+                "number, or leave data.match out; synthetic pairs are exact otherwise"
+            )
+        return
+    if not synthetic:
+        raise UsageError(
+            f"data.latents is for synthetic observations: images bring their own latents, found "
+            f"{data.latents}"
+        )
+    if e.supervised or data.conditionals or data.hard_negatives is not None:
+        raise UsageError(
+            "data.latents is for pairs of one data.conditional: leave it out of supervised "
+            "experiments, ensembles and hard negatives"
+        )
+    if not isinstance(data.space, Box):
+        raise UsageError(
+            f"data.latents are uniform in a box: set data.space to one, found {data.space}"
+        )
+    if data.latents < max(2, size):
+        raise UsageError(
+            f"a batch of {size} pairs does not fit data.latents = {data.latents}: set "
+            "training.batch_size to less, or data.latents to more"
+        )
+
+
+def _check_targets(e: Experiment) -> None:
+    """Refuses an output space that does not hold the latents, which are the targets."""
+    space, encoder = e.data.space, e.encoder
+    box = isinstance(space, Box) and space.low >= 0
+    sphere = isinstance(space, Sphere)
+    holds = {"unbounded": True, "box": box, "sphere": sphere}[encoder.output]
+    if not holds:
+        raise UsageError(
+            f"encoder.output = {encoder.output!r} does not hold the latents of "
+            f"{space or 'the raw box [-1, 1]^n'}, which loss.kind = 'mse' has for targets: set "
+            "encoder.output=unbounded"
+        )
+
+
+def _check_images(e: Experiment) -> None:
+    data = e.data
+    if data.hard_negatives or data.conditionals:
+        raise UsageError("hard negatives and ensembles are for synthetic observations")
+    needed, possible = data.pairs == "matched", data.pairs in ("matched", "rendered")
+    if (needed and data.conditional is None) or (data.conditional is not None and not possible):
+        raise UsageError(
+            "data.conditional is needed for matched pairs, can be stated of rendered ones, and has "
+            f"no place elsewhere, found data.pairs = {data.pairs!r} and {data.conditional}"
+        )
+    if (data.pairs == "none") != e.supervised:
+        raise UsageError(
+            f"data.pairs = 'none' goes with loss.kind = 'mse', found {data.pairs!r} and "
+            f"{e.loss.kind!r}"
+        )
+    if data.space is not None and not isinstance(data.space, Box | Sphere):
+        raise UsageError(f"data.space of images must be a box, found {data.space}")

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from helpers.small_runs import (
+    MUON,
+    STARTING,
+    small,
+)
+
+from threedident.baselines.experiment import (
+    load_experiment,
+)
+from threedident.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"loss__start_steps": 3}, "start_steps goes with"),
+        ({"loss__start_tau": 2.0}, "start_steps goes with"),
+        ({"loss__start_steps": 8, "loss__start_tau": 2.0}, "less than training.steps"),
+        ({"loss__start_steps": 3, "loss__start_p": 2.0}, "aninfonce has no p"),
+        ({**STARTING, "loss__learn_tau": True}, "fixed temperature"),
+        ({"training__matrix_lr": 0.1}, "training.optimizer=muon"),
+        ({"training__optimizer": "sgd"}, "adam, muon"),
+        ({**MUON, "training__precision": "16-mixed"}, "bf16-mixed"),
+    ],
+)
+def test_a_start_or_an_optimizer_that_would_not_be_held_is_refused(
+    changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        small(**changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("table4-supervised", {"encoder__output": "box"}, "does not hold the latents"),
+        ("hard-negatives-base", {"loss__symmetric": True}, ""),
+        ("hard-negatives", {"loss__symmetric": True}, "drawn around the anchor"),
+        ("aninfonce", {"training__batch_size": 1}, "at least 2"),
+        ("aninfonce", {"training__seed": 2**70}, "training.seed"),
+        ("aninfonce", {"loss__p": 0.5}, "loss.p must be"),
+        ("table4-box", {"data__conditional": {"name": "vmf", "kappa": 1.0}}, "sphere"),
+        ("aninfonce", {"training__steps": "many"}, "expected a whole number, found 'many'"),
+    ],
+)
+def test_experiments_that_contradict_themselves(
+    name: str, changes: dict[str, Any], said: str
+) -> None:
+    changed = {k.replace("__", "."): v for k, v in changes.items()}
+    if not said:
+        load_experiment(name).changed(changed)
+        return
+    with pytest.raises(UsageError, match=re.escape(said)):
+        load_experiment(name).changed(changed)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.small_runs import (
+    before_step,
+    breaks,
+    of_images,
+    rows,
+    run,
+    same,
+    small,
+    weights,
+)
+
+from threedident.baselines.training import checkpoints
+from threedident.baselines.training.networks import ENCODER
+from threedident.baselines.training.trainer import FAILED
+from threedident.encoders import load_encoder
+from threedident.errors import TrainingError, UsageError
+
+
+def test_the_start_of_a_loss_is_the_other_loss_and_ends_when_it_says(tmp_path: Path) -> None:
+    box = {"name": "table2-laplace-box-laplace", "training__log_every": 1}
+    for name, changes in {
+        "start": {"loss__p": 1, "loss__start_p": 2, "loss__start_steps": 4},
+        "first": {"loss__p": 2},
+    }.items():
+        run(small(**box, **changes), tmp_path / name)
+    start, first = rows(tmp_path / "start"), rows(tmp_path / "first")
+    losses = [[float(row["loss"]) for row in each] for each in (start, first)]
+    assert losses[0][:4] == losses[1][:4]
+    assert all(abs(a - b) > 1e-3 for a, b in zip(losses[0][4:], losses[1][4:], strict=True))
+    assert [bool(row["excess"]) for row in start] == [False] * 4 + [True] * 4
+
+
+def test_a_loss_that_is_not_finite_stops_at_once_and_saves_the_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_step(monkeypatch, 5, breaks)
+    with pytest.raises(TrainingError, match=r"nan at step 5.*failed\.pt"):
+        run(small(), tmp_path / "run")
+    failed = torch.load(tmp_path / "run" / FAILED, weights_only=True)
+    assert failed["step"] == 5
+    assert [view.shape for view in failed["observations"]] == [(32, 10), (32, 10)]
+    state, _ = checkpoints.load_checkpoint(tmp_path / "run")
+    assert state is not None and state["step"] == 3
+    assert all(torch.isfinite(value).all() for value in state["encoder"].values())
+
+
+def test_accumulated_parts_have_their_own_negatives(tmp_path: Path) -> None:
+    run(small(training__accumulate=2, training__steps=2), tmp_path / "parts")
+    assert len(rows(tmp_path / "parts")) == 2
+    with pytest.raises(UsageError, match="multiple of training"):
+        small(training__accumulate=3)
+
+
+@pytest.mark.parametrize("name", ["table4-supervised", "table4-box", "table4-augmentations"])
+def test_images(tmp_path: Path, images: Path, name: str) -> None:
+    result = run(of_images(name), tmp_path / "run", data=images, test=images)
+    assert set(result["scores"]) >= {
+        "linear_r2",
+        "mcc",
+        "linear_r2_batch_statistics",
+        "mcc_batch_statistics",
+    }
+    encoder = load_encoder(tmp_path / "run" / ENCODER)
+    assert encoder.spec["kind"] == "image"
+    assert result["data"]["resolution"] == 32
+    assert not encoder.training
+
+
+def test_starting_from_another_run(tmp_path: Path) -> None:
+    run(small(), tmp_path / "first")
+    experiment = small(start=str(tmp_path / "first"), training__lr=1e-30, training__steps=1)
+    run(experiment, tmp_path / "second")
+    assert same(weights(tmp_path / "first"), weights(tmp_path / "second"))
+
+
+def test_double_precision(tmp_path: Path) -> None:
+    run(small(training__precision="64-true"), tmp_path / "run")
+    assert all(value.dtype == torch.float32 for value in weights(tmp_path / "run").values())
+
+
+def test_a_run_goes_on_without_the_one_that_it_started_from(tmp_path: Path) -> None:
+    run(small(training__steps=2), tmp_path / "first")
+    started = small(start=str(tmp_path / "first"), training__steps=4)
+    run(started, tmp_path / "second")
+    shutil.rmtree(tmp_path / "first")
+    assert run(started.changed({"training.steps": 6}), tmp_path / "second")["steps"] == 6
+
+
+def test_codes_that_are_all_the_same_are_an_error(tmp_path: Path) -> None:
+    experiment = small("table2-laplace-box-laplace", training__precision="bf16-mixed")
+    with pytest.raises(TrainingError, match=r"the same code.*32-true"):
+        run(experiment, tmp_path / "run")
+    run(experiment.changed({"training.precision": "32-true"}), tmp_path / "exact")
