@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from threedident.errors import UsageError
 from threedident.evaluate.metrics._linear_fit import FOLDS
 from threedident.evaluate.metrics.registry import METRICS
 from threedident.evaluate.submissions.manifest import parse_manifest
+from threedident.plain_data import Misfit, choice, number, whole
 
 FORMAT = "3dident-scores"
 FORMAT_VERSION = 1
@@ -30,11 +30,7 @@ _TOP = (
 )
 
 
-_Check = Callable[[Any, str], None]
-
-
-class _Invalid(Exception):
-    """A field that does not fit, without the name of the file."""
+_Check = Callable[[Any, str], object]
 
 
 def parse_json(content: bytes, path: Path) -> Any:
@@ -70,7 +66,7 @@ def check_scores(data: Any, source: str) -> dict[str, Any]:
         document = _object(data, "the document")
         _fields(document, "the document", _TOP)
         if document["format"] != FORMAT or document["format_version"] != FORMAT_VERSION:
-            raise _Invalid(
+            raise Misfit(
                 f"expected format {FORMAT} in version {FORMAT_VERSION}, found "
                 f"{document['format']!r:.60} in version {document['format_version']!r:.20}"
             )
@@ -83,14 +79,14 @@ def check_scores(data: Any, source: str) -> dict[str, Any]:
         _check_settings(_object(document["settings"], "settings"))
         scores = _object(document["scores"], "scores")
         if not scores:
-            raise _Invalid("scores holds no metric")
+            raise Misfit("scores holds no metric")
         for name, score in scores.items():
             _check_score(name, _object(score, f"scores.{name}"))
         for i, warning in enumerate(_list(document["warnings"], "warnings")):
             fields = _object(warning, f"warnings[{i}]")
             for key in ("code", "message"):
                 _text(fields.get(key), f"warnings[{i}].{key}")
-    except _Invalid as error:
+    except Misfit as error:
         raise UsageError(
             f"{source} is no scores.json that this toolkit can take: {error}. "
             "Make it with `3dident evaluate`"
@@ -100,17 +96,17 @@ def check_scores(data: Any, source: str) -> dict[str, Any]:
 
 def _check_submission(submission: Mapping[str, Any], source: str) -> None:
     _needs(submission, "submission", ("kind", "name", "sha256", "codes", "manifest"))
-    _choice(submission["kind"], "submission.kind", KINDS)
+    choice(submission["kind"], "submission.kind", KINDS)
     _text(submission["name"], "submission.name")
     if submission["sha256"] is not None or submission["kind"] != "reference":
         _digest(submission["sha256"], "submission.sha256")
-    _whole(submission["codes"], "submission.codes", 1)
+    whole(submission["codes"], "submission.codes", 1)
     if submission.get("batch_size") is not None:
-        _whole(submission["batch_size"], "submission.batch_size", 1)
+        whole(submission["batch_size"], "submission.batch_size", 1)
     if submission.get("fitted_on") is not None:
         fitted_on = _object(submission["fitted_on"], "submission.fitted_on")
         _digest(fitted_on.get("fingerprint"), "submission.fitted_on.fingerprint")
-        _whole(fitted_on.get("images"), "submission.fitted_on.images", 1)
+        whole(fitted_on.get("images"), "submission.fitted_on.images", 1)
     for i, each in enumerate(_list(submission.get("files") or [], "submission.files")):
         _text(each, f"submission.files[{i}]")
     if submission["manifest"] is not None:
@@ -121,9 +117,9 @@ def _check_submission(submission: Mapping[str, Any], source: str) -> None:
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
     _needs(settings, "settings", ("folds", "bootstrap", "seed"))
-    _choice(settings["folds"], "settings.folds", FOLDS)
+    choice(settings["folds"], "settings.folds", FOLDS)
     for key in ("bootstrap", "seed"):
-        _whole(settings[key], f"settings.{key}", 0)
+        whole(settings[key], f"settings.{key}", 0)
 
 
 def _check_data(data: Mapping[str, Any]) -> None:
@@ -136,13 +132,13 @@ def _check_data(data: Mapping[str, Any]) -> None:
         ),
     )
     _digest(data["fingerprint"], "data.fingerprint")
-    _whole(data["images"], "data.images", 1)
+    whole(data["images"], "data.images", 1)
     for key in ("preset", "split"):
         if data[key] is not None:
             _text(data[key], f"data.{key}")
     for key, least in (("seed", 0), ("resolution", 1)):
         if data.get(key) is not None:
-            _whole(data[key], f"data.{key}", least)
+            whole(data[key], f"data.{key}", least)
     if data["engine"] is not None:
         engine = _object(data["engine"], "data.engine")
         for key in ("name", "version", "device", "quality"):
@@ -151,7 +147,7 @@ def _check_data(data: Mapping[str, Any]) -> None:
         for i, each in enumerate(_list(data.get(key) or [], f"data.{key}")):
             _text(each, f"data.{key}[{i}]")
     if not data["factors"]:
-        raise _Invalid("data.factors names no factor")
+        raise Misfit("data.factors names no factor")
     _numbers(data.get("best_r2"), "data.best_r2")
     if data.get("why_no_best_r2") is not None:
         _text(data["why_no_best_r2"], "data.why_no_best_r2")
@@ -160,7 +156,7 @@ def _check_data(data: Mapping[str, Any]) -> None:
 def _check_score(name: str, score: Mapping[str, Any]) -> None:
     where = f"scores.{name}"
     if name not in METRICS:
-        raise _Invalid(f"{name!r:.80} is no metric: expected some of {', '.join(METRICS)}")
+        raise Misfit(f"{name!r:.80} is no metric: expected some of {', '.join(METRICS)}")
     check = functools.partial(_score, lowest=METRICS[name].lowest)
     _needs(score, where, ("value",))
     for key in ("value", "chance"):
@@ -179,7 +175,7 @@ def _check_score(name: str, score: Mapping[str, Any]) -> None:
 def _bounded(value: Any, where: str, deeper: int) -> None:
     """Refuse text without end, numbers without bounds, and what is nested without bottom."""
     if deeper < 0:
-        raise _Invalid("it is nested too deeply")
+        raise Misfit("it is nested too deeply")
     match value:
         case str():
             _text(value, where)
@@ -187,7 +183,7 @@ def _bounded(value: Any, where: str, deeper: int) -> None:
             pass
         case int() | float():
             if not abs(value) <= _LARGEST_NUMBER:
-                raise _Invalid(f"{where} has a number without bounds")
+                raise Misfit(f"{where} has a number without bounds")
         case list():
             for each in value:
                 _bounded(each, where, deeper - 1)
@@ -196,25 +192,25 @@ def _bounded(value: Any, where: str, deeper: int) -> None:
                 _text(key, f"a field's name in {where:.80}")
                 _bounded(each, key, deeper - 1)
         case _:
-            raise _Invalid(f"{where} is a {type(value).__name__}, which JSON does not have")
+            raise Misfit(f"{where} is a {type(value).__name__}, which JSON does not have")
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _Invalid(f"{where} must be an object, found {value!r:.60}")
+        raise Misfit(f"{where} must be an object, found {value!r:.60}")
     return value
 
 
 def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise _Invalid(f"{where} must be a list, found {value!r:.60}")
+        raise Misfit(f"{where} must be a list, found {value!r:.60}")
     return value
 
 
 def _needs(found: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
     for name in names:
         if name not in found:
-            raise _Invalid(f"{where} lacks {name}")
+            raise Misfit(f"{where} lacks {name}")
 
 
 def _fields(found: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
@@ -222,44 +218,28 @@ def _fields(found: Mapping[str, Any], where: str, names: tuple[str, ...]) -> Non
     _needs(found, where, names)
     for name in found:
         if name not in names:
-            raise _Invalid(f"{where} has an unknown field {name!r:.80}")
+            raise Misfit(f"{where} has an unknown field {name!r:.80}")
 
 
 def _text(value: Any, where: str) -> None:
     if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise _Invalid(
+        raise Misfit(
             f"{where} must be text of at most {_LONGEST_TEXT} characters, found {value!r:.60}"
         )
     if any("\ud800" <= c <= "\udfff" for c in value):
-        raise _Invalid(f"{where} holds half of a character")
-
-
-def _choice(value: Any, where: str, choices: Sequence[int | str]) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | str) or value not in choices:
-        wanted = ", ".join(map(str, choices))
-        raise _Invalid(f"{where} must be one of {wanted}, found {value!r:.60}")
+        raise Misfit(f"{where} holds half of a character")
 
 
 def _digest(value: Any, where: str) -> None:
     if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
-        raise _Invalid(f"{where} must be a SHA-256 in 64 hexadecimal digits, found {value!r:.80}")
-
-
-def _whole(value: Any, where: str, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**64:
-        raise _Invalid(f"{where} must be a whole number of at least {least}, found {value!r:.60}")
-
-
-def _number(value: Any, where: str) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise _Invalid(f"{where} must be a finite number, found {value!r:.60}")
+        raise Misfit(f"{where} must be a SHA-256 in 64 hexadecimal digits, found {value!r:.80}")
 
 
 def _score(value: Any, where: str, lowest: float) -> None:
     """Refuse a score above 1, or below the metric's bound: an R2 can be negative."""
-    _number(value, where)
+    number(value, where)
     if not lowest - _ROUNDING <= value <= 1 + _ROUNDING:
-        raise _Invalid(f"{where} must lie in [{lowest:g}, 1], found {value}")
+        raise Misfit(f"{where} must lie in [{lowest:g}, 1], found {value}")
 
 
 def _interval(value: Any, where: str, check: _Check) -> None:
@@ -267,14 +247,14 @@ def _interval(value: Any, where: str, check: _Check) -> None:
     if value is None or value == [None, None]:
         return
     if not isinstance(value, list) or len(value) != 2:
-        raise _Invalid(f"{where} must be [low, high], found {value!r:.60}")
+        raise Misfit(f"{where} must be [low, high], found {value!r:.60}")
     for each in value:
         check(each, where)
     if value[0] > value[1]:
-        raise _Invalid(f"{where} must be [low, high], found {value}")
+        raise Misfit(f"{where} must be [low, high], found {value}")
 
 
-def _numbers(value: Any, where: str, check: _Check = _number) -> None:
+def _numbers(value: Any, where: str, check: _Check = number) -> None:
     for name, each in _object(value or {}, where).items():
         if each is not None:
             check(each, f"{where}.{name}")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from threedident.errors import UsageError
 
 T = TypeVar("T")
-C = TypeVar("C", int, str)
+C = TypeVar("C", bound=int | str)
 
 #: Bytes. What Python's parser needs grows with the square of the size.
 LARGEST_TOML = 20_000

@@ -20,7 +20,7 @@ MOST_REFITTED = 128
 _RIDGE = 1e-10  # on whitened codes, for draws that lack a direction
 #: R2 ends here: what is worse says no more than that the test rows have outliers.
 LOWEST = -1e9
-FOLDS = (2, "single", "in-sample")
+FOLDS: tuple[int | str, ...] = (2, "single", "in-sample")
 
 Folds = int | str
 

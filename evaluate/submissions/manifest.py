@@ -6,12 +6,23 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from threedident.errors import UsageError
 from threedident.evaluate.report.html import is_web_link
+from threedident.plain_data import (
+    Misfit,
+    choice,
+    explaining,
+    needed,
+    read_bounded,
+    refuse_unknown,
+    sequence,
+    text,
+    whole,
+)
 
 #: The name of the file beside a submission.
 MANIFEST_FILE = "SUBMISSION.toml"
@@ -115,15 +126,10 @@ def read_manifest(path: Path) -> SubmissionManifest:
         UsageError: it cannot be read or does not fit; the message names the field.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
+        data = tomllib.loads(read_bounded(path, _LARGEST_FILE).decode("utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the manifest {path}: {error.strerror}") from error
-    if len(content) > _LARGEST_FILE:
-        raise UsageError(f"the manifest {path} is larger than {_LARGEST_FILE} bytes")
-    try:
-        data = tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or too deep
+    except (ValueError, RecursionError) as error:  # too large, not UTF-8, not TOML, or too deep
         raise UsageError(f"the manifest {path} is not TOML: {error}") from error
     return parse_manifest(data, str(path))
 
@@ -144,16 +150,8 @@ def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
             f"{source}: {', '.join(left)} {_verb(left)} still to be filled in. To score without a "
             "manifest, move it elsewhere"
         )
-    try:
+    with explaining(source, "`3dident evaluate --template` prints a manifest with all fields"):
         return _parse(dict(data))
-    except _Invalid as error:
-        raise UsageError(
-            f"{source}: {error}. `3dident evaluate --template` prints a manifest with all fields"
-        ) from error
-
-
-class _Invalid(Exception):
-    """A field that does not fit, without the name of the file."""
 
 
 def refuse_placeholders(manifest: SubmissionManifest, source: str) -> None:
@@ -181,27 +179,30 @@ def _verb(names: Sequence[str]) -> str:
 
 def _parse(data: dict[str, Any]) -> SubmissionManifest:
     names = [field.name for field in dataclasses.fields(SubmissionManifest)]
-    for key in data:
-        if key not in names:
-            raise _Invalid(f"unknown field {key!r:.60}: expected {', '.join(names)}")
+    refuse_unknown(data, names)
     track = _choice(data, "track", tuple(TRACKS))
     conditional: str | None = None
     width: float | tuple[float, ...] | None = None
     if track in _PAIRS:
         conditional = _choice(data, "conditional", CONDITIONALS)
-        width = _width(_needed(data, "width"))
+        width = _width(needed(data, "width"))
     else:
         for key in ("conditional", "width"):
             if data.get(key) is not None:
-                raise _Invalid(f"{key} is for the tracks {' and '.join(_PAIRS)}, found {track!r}")
+                raise Misfit(f"{key} is for the tracks {' and '.join(_PAIRS)}, found {track!r}")
     entry = _text(data, "entry", 64)
     if not is_entry_id(entry):
-        raise _Invalid(
+        raise Misfit(
             f"entry must be an id of small letters, digits and '-', at most 64, found {entry!r:.80}"
         )
     return SubmissionManifest(
         name=_text(data, "name", 80),
-        authors=tuple(_list(data, "authors", _MOST_AUTHORS, lambda v: _plain(v, "authors", 100))),
+        authors=sequence(
+            needed(data, "authors"),
+            "authors",
+            lambda value, where: text(value, where, 100),
+            most=_MOST_AUTHORS,
+        ),
         method=_text(data, "method", 200),
         link=_link(data),
         preprocessing=_text(data, "preprocessing", 1000),
@@ -210,51 +211,28 @@ def _parse(data: dict[str, Any]) -> SubmissionManifest:
         conditional=conditional,
         width=width,
         preset=_text(data, "preset", 80),
-        images=_whole(_needed(data, "images"), "images"),
-        steps=_whole(_needed(data, "steps"), "steps"),
+        images=_whole(data, "images"),
+        steps=_whole(data, "steps"),
         hyperparameters=_choice(data, "hyperparameters", CHOSEN),
         entry=entry,
-        seed=_whole(_needed(data, "seed"), "seed"),
-        data_seeds=tuple(
-            _list(data, "data_seeds", _MOST_SEEDS, lambda v: _whole(v, "data_seeds"), least=0)
+        seed=_whole(data, "seed"),
+        data_seeds=sequence(
+            needed(data, "data_seeds"), "data_seeds", whole, least=0, most=_MOST_SEEDS
         ),
         submission=None if data.get("submission") is None else _text(data, "submission", 300),
     )
 
 
-def _needed(data: Mapping[str, Any], key: str) -> Any:
-    if data.get(key) is None:
-        raise _Invalid(f"{key} is missing")
-    return data[key]
-
-
-def _plain(value: Any, key: str, most: int) -> str:
-    """Return one line of text that shows all it holds."""
-    if not isinstance(value, str) or not 1 <= len(value) <= most or value != value.strip():
-        raise _Invalid(f"{key} must be text of 1 to {most} characters, found {value!r:.80}")
-    if not value.isprintable():
-        raise _Invalid(f"{key} must be one line without invisible characters, found {value!r:.80}")
-    return value
-
-
 def _text(data: Mapping[str, Any], key: str, most: int) -> str:
-    return _plain(_needed(data, key), key, most)
+    return text(needed(data, key), key, most)
 
 
 def _choice(data: Mapping[str, Any], key: str, choices: Sequence[str]) -> str:
-    value = _needed(data, key)
-    if not isinstance(value, str) or value not in choices:
-        raise _Invalid(f"{key} must be one of {', '.join(choices)}, found {value!r:.80}")
-    return value
+    return choice(needed(data, key), key, choices)
 
 
-def _list(
-    data: Mapping[str, Any], key: str, most: int, check: Callable[[Any], Any], least: int = 1
-) -> list[Any]:
-    value = _needed(data, key)
-    if not isinstance(value, list) or not least <= len(value) <= most:
-        raise _Invalid(f"{key} must be a list of {least} to {most} values, found {value!r:.80}")
-    return [check(each) for each in value]
+def _whole(data: Mapping[str, Any], key: str) -> int:
+    return whole(needed(data, key), key)
 
 
 def _link(data: Mapping[str, Any]) -> str | None:
@@ -262,14 +240,8 @@ def _link(data: Mapping[str, Any]) -> str | None:
         return None
     link = _text(data, "link", 300)
     if not is_web_link(link):
-        raise _Invalid(f"link must begin with https:// or http://, found {link!r:.80}")
+        raise Misfit(f"link must begin with https:// or http://, found {link!r:.80}")
     return link
-
-
-def _whole(value: Any, key: str) -> int:
-    if type(value) is not int or not 0 <= value < 2**64:
-        raise _Invalid(f"{key} must be a whole number in [0, 2^64), found {value!r:.80}")
-    return value
 
 
 def _width(value: Any) -> float | tuple[float, ...]:
@@ -280,7 +252,7 @@ def _width(value: Any) -> float | tuple[float, ...]:
 
 def _positive(value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise _Invalid(f"width must be a number above 0 or a list of them, found {value!r:.80}")
+        raise Misfit(f"width must be a number above 0 or a list of them, found {value!r:.80}")
     return float(value)
 
 
