@@ -30,15 +30,15 @@ Trainer = Callable[..., dict[str, Any]]
 
 def reproduce(
     what: str,
-    out: Path,
+    out: str | Path,
     *,
     rows: str | Sequence[str] | None = None,
     seeds: int | None = None,
     scale: str = "paper",
     changes: Mapping[str, Any] | None = None,
-    data: Path | None = None,
-    test: Path | None = None,
-    datasets: Path | None = None,
+    data: str | Path | None = None,
+    test: str | Path | None = None,
+    datasets: str | Path | None = None,
     devices: int = 1,
     device: str = "auto",
     threads: int | None = None,
@@ -75,6 +75,8 @@ def reproduce(
         TrainingError: a training fails; finished runs stay.
     """
     device = check_device_name(device, accelerator)
+    out = Path(out)
+    data, test, datasets = (None if path is None else Path(path) for path in (data, test, datasets))
     study, cut = find_study(what), find_scale(scale)
     chosen = study.choose(rows)
     count = _count_seeds(study, cut, seeds)

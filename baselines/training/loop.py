@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from threedident.baselines.checks import check_device_name, make_plan
-from threedident.baselines.experiment import Experiment
+from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.errors import DatasetError, MissingExtraError, ThreeDIdentError
 from threedident.progress import Progress
 from threedident.storage.atomic_files import remove_leftovers, write_json
@@ -64,11 +64,11 @@ _MISFITS = (KeyError, TypeError, ValueError, AttributeError, IndexError, Runtime
 
 
 def train(
-    experiment: Experiment,
-    out: Path,
+    experiment: Experiment | str | Path,
+    out: str | Path,
     *,
-    data: Path | None = None,
-    test: Path | None = None,
+    data: str | Path | None = None,
+    test: str | Path | None = None,
     devices: int = 1,
     device: str = "auto",
     threads: int | None = None,
@@ -85,7 +85,7 @@ def train(
     depend on seed and step alone. It returns at once where the run is finished.
 
     Args:
-        experiment: the experiment.
+        experiment: the experiment, the name of a built-in one, or the path of a file.
         out: the run folder.
         data: the images to train on; None for synthetic observations. See `make_plan` for what
             None means where there are images.
@@ -107,6 +107,10 @@ def train(
         TrainingError: the loss is not finite.
     """
     device = check_device_name(device, accelerator)
+    if not isinstance(experiment, Experiment):
+        experiment = load_experiment(experiment)
+    out = Path(out)
+    data, test = (None if path is None else Path(path) for path in (data, test))
     started = processes_started()
     devices = started or devices
     first = is_first_process()
@@ -141,7 +145,7 @@ def train(
         return read_result(out)
 
 
-def resume(out: Path, *, changes: Mapping[str, Any] | None = None, **options: Any) -> Any:
+def resume(out: str | Path, *, changes: Mapping[str, Any] | None = None, **options: Any) -> Any:
     """Go on with a run; see `train`.
 
     Args:
@@ -152,7 +156,7 @@ def resume(out: Path, *, changes: Mapping[str, Any] | None = None, **options: An
     Raises:
         UsageError: the folder holds no run, or a change would make it another.
     """
-    return train(load_run(out, changes), out, **options)
+    return train(load_run(Path(out), changes), out, **options)
 
 
 @dataclasses.dataclass(frozen=True)
