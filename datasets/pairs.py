@@ -1,4 +1,4 @@
-"""Positive pairs of a dataset, a whole batch at a time."""
+"""`PositivePairs`: the positive pairs of a dataset, a whole batch at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from threedident.datasets.latent_matcher import LatentMatcher, check_resampling,
 from threedident.datasets.loader import Batch, BatchDataset, Buffers, Pair, PairLoader
 from threedident.distributions.torch_sampler import seeded
 
-_SPREAD_OFF = 0.25  # of what is asked for: beyond it there is a warning
+_SPREAD_OFF = 0.25  # the largest relative error of a factor's spread without a warning
 
 
 class PositivePairs(BatchDataset):
@@ -33,19 +33,21 @@ class PositivePairs(BatchDataset):
     (B, 3, H, W), channels last in memory, to be normalised on the model's device by
     `dataset.normalization()`. The two are never the same image.
 
-    Where the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs, in
-    random order: each once an epoch, but for those that do not fill a batch (fewer pairs than a
-    batch holds are repeated in it). Otherwise rendered
-    latents stand in for drawn ones, and the conditional is met only as far as they are dense:
-    a warning says where its spread is off by more than a quarter, and `3dident pairs` measures it.
+    If the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs, in random
+    order. An epoch holds each pair once, except those at the end that do not fill a batch. A
+    dataset with fewer pairs than a batch repeats them within the batch.
+
+    Otherwise pairs are matched: a pair is drawn, and rendered images with latents close by stand in
+    for it. The denser the rendered latents, the closer the pairs follow the conditional. A warning
+    names the factors whose spread is off by more than a quarter, and `3dident pairs` measures it.
 
     Iterate over `loader()`. As a dataset of batches this also works in a DataLoader:
     `DataLoader(pairs, batch_size=None, num_workers=4)`, with `set_epoch` before each epoch.
 
     Attributes:
-        process: space, marginal and conditional.
-        batches: in an epoch.
-        matcher: of drawn to rendered latents; None where the pairs are rendered.
+        process: the space, the marginal and the conditional of the pairs.
+        batches: the number of batches in an epoch.
+        matcher: the matcher from drawn to rendered latents; None where the pairs are rendered.
     """
 
     def __init__(
@@ -63,22 +65,23 @@ class PositivePairs(BatchDataset):
         index: str = "auto",
         pin_memory: bool = False,
     ) -> None:
-        """Opens the matcher; its index is kept beside the dataset.
+        """Open the matcher; its index is kept beside the dataset.
 
         Args:
-            dataset: whose raw latents (its chosen factors) are matched.
-            space: of the raw latents; None: the box [-1, 1]^n, or the dataset's own.
-            conditional: p(z~ | z); None only for a dataset of pairs.
-            marginal: p(z); None: uniform.
-            batch_size: pairs to a batch.
-            batches: in an epoch; None: as many as the dataset fills with its images as
-                anchors, at least 1.
-            seed: of the pairs.
-            match: nearest or resample, see `LatentMatcher`.
-            matcher: one of this dataset's latents that is there already; `match` and `index` are
-                then ignored.
-            index: of the matcher.
-            pin_memory: whether images are put where a GPU can fetch them by itself.
+            dataset: the dataset, or its path; the raw latents of its chosen factors are matched.
+            space: the space of the raw latents; None: the box [-1, 1]^n, or the dataset's own.
+            conditional: the distribution p(z~ | z), given by name; None only for a dataset of
+                pairs.
+            marginal: the distribution p(z); None: uniform.
+            batch_size: the number of pairs in a batch.
+            batches: the number of batches in an epoch; None: as many as the dataset fills with
+                its images as anchors, at least 1.
+            seed: the seed for the pairs.
+            match: the way of matching, "nearest" or "resample", see `LatentMatcher`.
+            matcher: an existing matcher of this dataset's latents; `match` and `index` are then
+                ignored.
+            index: the matcher's index, see `LatentMatcher`.
+            pin_memory: a flag to put images into pinned memory, from which a GPU copies faster.
 
         Warns:
             MatchingWarning: the spread of a factor is off by more than a quarter, or a batch is
@@ -133,11 +136,11 @@ class PositivePairs(BatchDataset):
         )
 
     def loader(self, *, threads: int = 2, ahead: int = 2) -> PairLoader:
-        """Batches of one epoch after the other, prepared by threads of this process."""
+        """Make a loader: each pass is the next epoch, prepared by threads of this process."""
         return PairLoader(self, threads=threads, ahead=ahead)
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of an epoch."""
+        """Make batch `number` of an epoch."""
         i, j = self.indices(epoch, number)
         z = (self.dataset.raw_latents[i], self.dataset.raw_latents[j])
         images = self._images(torch.cat([i, j]))
@@ -148,7 +151,7 @@ class PositivePairs(BatchDataset):
         return Batch(z, (images[:count], images[count:]))
 
     def indices(self, epoch: int, number: int) -> Pair:
-        """The image numbers of a batch's pairs, (B,) int64 each.
+        """Choose the images of a batch's pairs: two tensors of image numbers, (B,) int64 each.
 
         They depend on the dataset, the process, the seed, the epoch and the number alone.
         """
@@ -167,15 +170,15 @@ class PositivePairs(BatchDataset):
         return pixels.permute(0, 3, 1, 2)
 
     def _rendered_pairs(self, epoch: int, number: int) -> torch.Tensor:
-        """Pair numbers: positions in random orders of all pairs, one after the other."""
+        """The pair numbers of a batch: positions in one random order of all pairs after another."""
         total = len(self.dataset) // 2
         positions = number * self._batch_size + torch.arange(self._batch_size)
         rounds = positions // total
-        found = torch.empty_like(positions)
+        pairs = torch.empty_like(positions)
         for each in sorted(set(rounds.tolist())):
             rows = rounds == each
-            found[rows] = self._order(epoch, each, total)[positions[rows] % total]
-        return found
+            pairs[rows] = self._order(epoch, each, total)[positions[rows] % total]
+        return pairs
 
     def _order(self, epoch: int, number: int, total: int) -> torch.Tensor:
         order = self._orders.get((epoch, number))
@@ -191,12 +194,12 @@ class PositivePairs(BatchDataset):
     def _refuse_other(
         self, space: Space | None, conditional: Distribution | None, marginal: Distribution | None
     ) -> None:
-        asked = {"space": space, "conditional": conditional, "marginal": marginal}
-        for what, value in asked.items():
-            there = getattr(self.process, what)
-            if value is not None and value != there:
+        arguments = {"space": space, "conditional": conditional, "marginal": marginal}
+        for name, value in arguments.items():
+            recorded = getattr(self.process, name)
+            if value is not None and value != recorded:
                 raise UsageError(
-                    f"{self.dataset.root} was rendered in pairs with {what} {there}, asked for "
+                    f"{self.dataset.root} was rendered in pairs with {name} {recorded}, asked for "
                     f"{value}: leave it out, or take a dataset of single images"
                 )
 
@@ -236,17 +239,17 @@ class PositivePairs(BatchDataset):
             check_resampling(self.process)
 
     def _check_spread(self, matcher: LatentMatcher) -> None:
-        """Warns where a factor of the pairs is spread otherwise than asked for."""
+        """Warn if the spread of a factor is not that of the conditional."""
         names, preset = self.dataset.factor_names, self.dataset.preset
         free = np.array([preset is None or name not in preset.fixed for name in names])
 
         def off(match: str) -> tuple[npt.NDArray[np.float64], ...]:
-            """Asked and realised spread, and by what share they differ."""
-            asked, realised = matcher.spread(self.process, match)
-            share = np.abs(realised - asked) / np.where(asked > 0, asked, np.inf)
-            return asked, realised, share * free
+            """The requested and the realised spread, and the share by which they differ."""
+            requested, realised = matcher.spread(self.process, match)
+            share = np.abs(realised - requested) / np.where(requested > 0, requested, np.inf)
+            return requested, realised, share * free
 
-        asked, realised, share = off(matcher.match)
+        requested, realised, share = off(matcher.match)
         if share.max() <= _SPREAD_OFF:
             return
         worst = int(share.argmax())
@@ -260,7 +263,7 @@ class PositivePairs(BatchDataset):
         warnings.warn(
             f"pairs matched among {len(matcher.latents)} images do not have the spread of "
             f"{self.process.conditional}: the standard deviation of z~ - z is about "
-            f"{realised[worst]:.2g} instead of {asked[worst]:.2g} for {names[worst]}, and off by "
+            f"{realised[worst]:.2g} instead of {requested[worst]:.2g} for {names[worst]}, and off by "
             f"more than a quarter for {which}. More images, a wider conditional or fewer factors "
             f"bring it closer{better}; pairs of `3dident render --pairs` and of RenderedPairs are "
             "exact. `3dident pairs` measures it",
