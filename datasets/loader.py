@@ -56,6 +56,16 @@ class BatchSource(Protocol):
         """Make one batch; several threads may call this at once."""
 
 
+def check_sizes(batch_size: int, batches: int | None) -> None:
+    """Check the number of pairs in a batch and of batches in an epoch.
+
+    Raises:
+        UsageError: either is below 1.
+    """
+    if batch_size < 1 or (batches is not None and batches < 1):
+        raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+
+
 class PairLoader:
     """An iterator over batches that threads of this process prepare ahead.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from pathlib import Path
 
@@ -20,7 +21,7 @@ except ImportError as error:
     raise MissingExtraError("torch", "train", "positive pairs") from error
 
 from threedident.datasets.latent_matcher import LatentMatcher, check_resampling, index_path
-from threedident.datasets.loader import Batch, BatchDataset, Buffers, Pair, PairLoader
+from threedident.datasets.loader import Batch, BatchDataset, Buffers, Pair, PairLoader, check_sizes
 from threedident.distributions.torch_sampler import seeded
 
 _SPREAD_OFF = 0.25  # the largest relative error of a factor's spread without a warning
@@ -94,36 +95,21 @@ class PositivePairs(BatchDataset):
         """
         super().__init__()
         self.dataset = require_images(dataset)
-        if batch_size < 1 or (batches is not None and batches < 1):
-            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        check_sizes(batch_size, batches)
         self._batch_size, self._seed = batch_size, seed
         self._buffers = Buffers(pin_memory=pin_memory)
-        self._orders: dict[tuple[int, int], torch.Tensor] = {}
         self.matcher = None
-        rendered = self._rendered_process()
-        if rendered is not None:
-            self.process = rendered
-            self._refuse_other(space, conditional, marginal)
-            anchors = len(self.dataset) // 2
-            if not anchors:
-                raise DatasetError(f"{self.dataset.root} holds no whole pair yet")
+        recorded = self._recorded_process()
+        if recorded is not None:
+            self.process = recorded
+            self._check_recorded(space, conditional, marginal)
         else:
-            self.process = self._asked_process(space, conditional, marginal)
-            latents = self.dataset.raw_latents.numpy()
-            check_matchable(self.process.conditional, latents, self.dataset.factor_names)
-            anchors = len(self.dataset)
+            self.process = self._new_process(space, conditional, marginal)
             self.matcher = self._make_matcher(match, index) if matcher is None else matcher
             self._check_matcher(self.matcher)
             self._check_spread(self.matcher)
-        if batch_size > anchors:
-            warnings.warn(
-                f"a batch of {batch_size} pairs is more than the {anchors} of {self.dataset.root}: "
-                "images come several times in it, so that some negatives are the anchor itself or "
-                "its positive. Take a smaller batch_size, or more images",
-                MatchingWarning,
-                stacklevel=2,
-            )
-        self.batches = max(1, anchors // batch_size) if batches is None else batches
+        self._check_batch_size()
+        self.batches = max(1, self._anchors // batch_size) if batches is None else batches
 
     def __repr__(self) -> str:
         if self.matcher is None:
@@ -161,6 +147,11 @@ class PositivePairs(BatchDataset):
         generator = seeded(self._seed, epoch, number)
         return self.matcher.pairs(self.process, self._batch_size, generator)
 
+    @property
+    def _anchors(self) -> int:
+        """The number of different images that can be z."""
+        return len(self.dataset) // 2 if self.matcher is None else len(self.dataset)
+
     def _images(self, numbers: torch.Tensor) -> torch.Tensor:
         place = self.dataset.cache_device
         if place is not None and place.type != "cpu":
@@ -177,23 +168,19 @@ class PositivePairs(BatchDataset):
         pairs = torch.empty_like(positions)
         for each in sorted(set(rounds.tolist())):
             rows = rounds == each
-            pairs[rows] = self._order(epoch, each, total)[positions[rows] % total]
+            order = _random_order(total, self._seed, epoch, each)
+            pairs[rows] = order[positions[rows] % total]
         return pairs
 
-    def _order(self, epoch: int, number: int, total: int) -> torch.Tensor:
-        order = self._orders.get((epoch, number))
-        if order is None:
-            order = torch.randperm(total, generator=seeded(self._seed, epoch, number, 1))
-            self._orders = {**dict(list(self._orders.items())[-3:]), (epoch, number): order}
-        return order
-
-    def _rendered_process(self) -> PairProcess | None:
+    def _recorded_process(self) -> PairProcess | None:
+        """The process that a dataset of pairs was rendered from; None for single images."""
         manifest = self.dataset.source.manifest
         return manifest.pair_process if manifest else None
 
-    def _refuse_other(
+    def _check_recorded(
         self, space: Space | None, conditional: Distribution | None, marginal: Distribution | None
     ) -> None:
+        """Check that the arguments are what pairs were rendered with, and that there is one."""
         arguments = {"space": space, "conditional": conditional, "marginal": marginal}
         for name, value in arguments.items():
             recorded = getattr(self.process, name)
@@ -202,10 +189,13 @@ class PositivePairs(BatchDataset):
                     f"{self.dataset.root} was rendered in pairs with {name} {recorded}, asked for "
                     f"{value}: leave it out, or take a dataset of single images"
                 )
+        if not self._anchors:
+            raise DatasetError(f"{self.dataset.root} holds no whole pair yet")
 
-    def _asked_process(
+    def _new_process(
         self, space: Space | None, conditional: Distribution | None, marginal: Distribution | None
     ) -> PairProcess:
+        """Make the process of pairs among single images, and check that these can hold it."""
         names = self.dataset.factor_names
         if isinstance(space, Distribution):
             raise UsageError(f"space must be one such as Box(10): write conditional={space}")
@@ -222,7 +212,9 @@ class PositivePairs(BatchDataset):
                 f"{space} has {space.n} dimensions, the dataset's latents {len(names)} "
                 f"({', '.join(names)}): choose other factors, or another space"
             )
-        return PairProcess(space, conditional, marginal or Uniform())
+        process = PairProcess(space, conditional, marginal or Uniform())
+        check_matchable(conditional, self.dataset.raw_latents.numpy(), names)
+        return process
 
     def _make_matcher(self, match: str, index: str) -> LatentMatcher:
         dataset = self.dataset
@@ -230,6 +222,7 @@ class PositivePairs(BatchDataset):
         return LatentMatcher(dataset.raw_latents, index=index, match=match, path=path)
 
     def _check_matcher(self, matcher: LatentMatcher) -> None:
+        """Check that a matcher has the dataset's latents, and can resample if it is to."""
         if not np.array_equal(matcher.latents, self.dataset.raw_latents.numpy()):
             raise UsageError(
                 f"the matcher has other latents, {matcher.latents.shape}, than {self.dataset.root}"
@@ -237,6 +230,17 @@ class PositivePairs(BatchDataset):
             )
         if matcher.match == "resample":
             check_resampling(self.process)
+
+    def _check_batch_size(self) -> None:
+        """Warn if a batch holds more pairs than the dataset has anchors."""
+        if self._batch_size > self._anchors:
+            warnings.warn(
+                f"a batch of {self._batch_size} pairs is more than the {self._anchors} of "
+                f"{self.dataset.root}: images come several times in it, so that some negatives "
+                "are the anchor itself or its positive. Take a smaller batch_size, or more images",
+                MatchingWarning,
+                stacklevel=3,
+            )
 
     def _check_spread(self, matcher: LatentMatcher) -> None:
         """Warn if the spread of a factor is not that of the conditional."""
@@ -263,10 +267,16 @@ class PositivePairs(BatchDataset):
         warnings.warn(
             f"pairs matched among {len(matcher.latents)} images do not have the spread of "
             f"{self.process.conditional}: the standard deviation of z~ - z is about "
-            f"{realised[worst]:.2g} instead of {requested[worst]:.2g} for {names[worst]}, and off by "
-            f"more than a quarter for {which}. More images, a wider conditional or fewer factors "
-            f"bring it closer{better}; pairs of `3dident render --pairs` and of RenderedPairs are "
-            "exact. `3dident pairs` measures it",
+            f"{realised[worst]:.2g} instead of {requested[worst]:.2g} for {names[worst]}, and off "
+            f"by more than a quarter for {which}. More images, a wider conditional or fewer "
+            f"factors bring it closer{better}; pairs of `3dident render --pairs` and of "
+            "RenderedPairs are exact. `3dident pairs` measures it",
             MatchingWarning,
             stacklevel=3,
         )
+
+
+@functools.lru_cache(maxsize=4)
+def _random_order(total: int, seed: int, epoch: int, number: int) -> torch.Tensor:
+    """Draw a random order of all pairs; the next batches need the same one, so it is kept."""
+    return torch.randperm(total, generator=seeded(seed, epoch, number, 1))

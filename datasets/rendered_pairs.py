@@ -19,7 +19,7 @@ from threedident.factors import FACTOR_NAMES
 from threedident.presets import Preset, load_preset
 from threedident.render.engine import create_engine
 from threedident.render.executors.processes import ChildProcess, wait_for_close
-from threedident.render.scene import SceneBuilder
+from threedident.render.mesh import get_mesh
 from threedident.render.settings import EngineSettings
 from threedident.system import usable_processors
 
@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "rendered pairs") from error
 
-from threedident.datasets.loader import Batch, Buffers, PairLoader
+from threedident.datasets.loader import Batch, Buffers, PairLoader, check_sizes
 from threedident.distributions.torch_sampler import seeded
 
 UInt8 = npt.NDArray[np.uint8]
@@ -137,8 +137,7 @@ class RenderedPairs:
         inside = isinstance(space, Box) and space.low >= -1 and space.high <= 1
         if not inside or space.n != len(FACTOR_NAMES):
             raise UsageError(f"pairs are rendered from a box within [-1, 1]^10, found {space}")
-        if batch_size < 1 or (batches is not None and batches < 1):
-            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        check_sizes(batch_size, batches)
         if workers is not None and workers < 1:
             raise UsageError(f"expected at least 1 worker, found {workers}")
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
@@ -148,7 +147,7 @@ class RenderedPairs:
         self._settings = EngineSettings(self.preset, resolution, quality, device, "direct")
         if device not in ("cpu", "cuda"):
             raise UsageError(f"the direct engine renders on cpu or cuda, found {device}")
-        SceneBuilder(self.preset)  # complains of a shape
+        _check_shape(self.preset)
         self._workers = workers or usable_processors()
         self._buffers = Buffers(pin_memory=pin_memory)
         self._lock = threading.Lock()
@@ -221,6 +220,15 @@ class RenderedPairs:
                 pixels = engine.encode(engine.render_linear(latents[start : start + engine.batch]))
                 parts.append(torch.utils.dlpack.from_dlpack(pixels))
             return torch.cat(parts)
+
+
+def _check_shape(preset: Preset) -> None:
+    """Check here that a preset's mesh can be used, before a render process fails on it.
+
+    Raises:
+        UsageError: the mesh cannot be read, or does not fit.
+    """
+    get_mesh(preset.shape)
 
 
 def _serve(pipe: Connection, settings: EngineSettings) -> None:

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "the synthetic benchmark") from error
 
-from threedident.datasets.loader import Batch, PairLoader
+from threedident.datasets.loader import Batch, PairLoader, check_sizes
 from threedident.distributions.torch_sampler import seeded
 
 _AT_ONCE = 5000  # matrices whose condition numbers are computed together
@@ -143,8 +143,7 @@ class SyntheticPairs:
         n = mixing.weights.shape[-1]
         if process.space.n != n:
             raise UsageError(f"the mixing takes {n} dimensions, found {process.space}")
-        if batch_size < 1 or (batches is not None and batches < 1):
-            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        check_sizes(batch_size, batches)
         self.mixing, self.process, self.batches = mixing, process, batches
         self._batch_size, self._seed = batch_size, seed
 
