@@ -1,7 +1,6 @@
 """Datasets in any of their forms, positive pairs, and the synthetic benchmark.
 
-What needs torch is imported when it is first asked for: reading, checking and converting
-datasets do without.
+A name is imported at its first use, so reading, checking and converting datasets need no torch.
 """
 
 from __future__ import annotations

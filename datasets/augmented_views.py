@@ -1,4 +1,4 @@
-"""Two augmented views of one image: the SimCLR baseline."""
+"""`TwoViews`: two augmented views of one image, the pairs of the SimCLR baseline."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from threedident.distributions.torch_sampler import seeded
 
 
 def simclr(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The augmentations of the published baseline, for uint8 images (3, H, W).
+    """Make the augmentations of the published baseline, for uint8 images (3, H, W).
 
-    Random resized crop of 0.08 to 1 of the area, flip, colour jitter 0.8, 0.8, 0.8, 0.2 with
-    p = 0.8, greyscale with p = 0.2 (Z21, 4.2.2).
+    A random resized crop of 0.08 to 1 of the area, a flip, colour jitter 0.8, 0.8, 0.8, 0.2 with
+    p = 0.8, and greyscale with p = 0.2 (Zimmermann et al. 2021, section 4.2.2; see CITATION.cff).
 
     Args:
-        size: pixels along each side of a view.
+        size: the number of pixels along each side of a view.
     """
     views: Callable[[torch.Tensor], torch.Tensor] = v2.Compose(
         [
@@ -43,11 +43,13 @@ def simclr(size: int) -> Callable[[torch.Tensor], torch.Tensor]:
 class TwoViews(BatchDataset):
     """Batches `((z, z), (x, x~))`: x and x~ are two augmentations of the image with latents z.
 
-    Every image comes once an epoch, in random order. What is drawn depends on (seed, epoch,
-    number) alone, in any worker.
+    Every image comes once an epoch, in random order. A batch depends on (seed, epoch, number)
+    alone, in any worker.
 
     Attributes:
-        batches: in an epoch; what does not fill a batch is left out.
+        dataset: the dataset of the images.
+        augment: the function from an image to a view.
+        batches: the number of batches in an epoch; images that do not fill one are left out.
     """
 
     def __init__(
@@ -58,14 +60,15 @@ class TwoViews(BatchDataset):
         batch_size: int = 512,
         seed: int = 0,
     ) -> None:
-        """Nothing is read yet.
+        """Open the dataset; no image is read yet.
 
         Args:
-            dataset: of the images.
-            augment: a uint8 image (3, H, W) to its view, drawing from torch's global random
-                numbers, as torchvision's v2 transforms do; None: `simclr` at full size.
-            batch_size: images to a batch.
-            seed: of order and augmentations.
+            dataset: the dataset of the images, or its path.
+            augment: a function from a uint8 image (3, H, W) to its view; it draws from torch's
+                global random numbers, as torchvision's v2 transforms do. None: `simclr` at full
+                size.
+            batch_size: the number of images in a batch.
+            seed: the seed for the order and the augmentations.
 
         Raises:
             UsageError: the dataset does not fill a batch.
@@ -88,7 +91,7 @@ class TwoViews(BatchDataset):
         )
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of an epoch."""
+        """Make batch `number` of an epoch."""
         order = torch.randperm(len(self.dataset), generator=seeded(self._seed, epoch))
         chosen = order[number * self._batch_size : (number + 1) * self._batch_size]
         images = self.dataset.images(chosen)
@@ -100,7 +103,7 @@ class TwoViews(BatchDataset):
         return Batch((z, z), (views[0], views[1]))
 
     def loader(self, *, workers: int = 2) -> data.DataLoader[Any]:
-        """A DataLoader over the batches; `set_epoch` before each pass.
+        """Make a DataLoader over the batches; call `set_epoch` before each pass.
 
         Augmentations draw from a process's global random numbers, hence processes, not threads.
         """

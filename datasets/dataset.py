@@ -1,4 +1,4 @@
-"""`ThreeDIdent`: images and latents, as a PyTorch dataset."""
+"""`ThreeDIdent`: the images and latents of a dataset, as a PyTorch dataset."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ _READ_AT_ONCE = 64
 
 
 class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
-    """A dataset in any of its forms: shard directory, packed file, published layout.
+    """A dataset in any of its forms: shards, a packed file, the published layout, an export.
 
-    An item is `(image, latents)`. The image is a uint8 tensor (3, H, W), unless there is a
-    transform: that gets a PIL image, as in torchvision. `data[10:20]` and `data[[3, 1]]` are
-    several items, stacked. It can be read from threads, and from forked and spawned DataLoader
-    workers.
+    An item is `(image, latents)`. The image is a uint8 tensor (3, H, W). A transform gets a PIL
+    image instead, as in torchvision. `data[10:20]` and `data[[3, 1]]` stack several items. Threads
+    can read the dataset, and so can forked and spawned workers of a DataLoader.
 
     Attributes:
-        raw_latents: (N, n) float32 tensor, in [-1, 1]; the chosen factors' columns.
-        latents: (N, n) float32 tensor, what they mean in the scene (m, rad).
-        factor_names: the columns' names.
-        columns: their places among the ten factors.
+        raw_latents: the raw latents, a (N, n) float32 tensor in [-1, 1]; the chosen factors'
+            columns.
+        latents: the scene's latents (m, rad), a (N, n) float32 tensor of the same columns.
+        factor_names: the names of the columns.
+        columns: the places of the columns among the ten factors.
         preset: the generator; None where it is not recorded (the published layout).
-        source: the files behind it.
+        source: the reader of the files, from `open_dataset`.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         target: str = "raw_latents",
         cache: str | torch.device | None = None,
     ) -> None:
-        """Opens a dataset; which form it has is found out.
+        """Open a dataset in whichever form it is.
 
         Args:
-            root: a dataset in any form, as `open_dataset` takes it.
-            transform: of the PIL image.
-            target_transform: of the latents, a float32 tensor (n,).
-            factors: names of factors or groups, which choose and order the latents' columns;
+            root: the path of a dataset in any form, as `open_dataset` takes it.
+            transform: a function of the PIL image.
+            target_transform: a function of the latents, a float32 tensor (n,).
+            factors: the names of factors or groups, which choose and order the latents' columns;
                 None: all ten.
-            target: raw_latents or latents, whichever an item holds.
-            cache: None; "ram" to read all images into memory at once; or a device such as
-                "cuda", to hold them there for `images`.
+            target: the latents that an item holds, "raw_latents" or "latents".
+            cache: the place of a copy of all images: "ram", or a device such as "cuda", which
+                holds them for `images`; None: no copy.
 
         Raises:
-            DatasetError: it is no dataset, or damaged.
-            UsageError: an argument does not fit, or the images do not fit where they should.
+            DatasetError: the path is no dataset, or a damaged one.
+            UsageError: an argument does not fit, or the images do not fit into the cache.
         """
         if target not in TARGETS:
             raise UsageError(f"target must be one of {', '.join(TARGETS)}, found {target!r}")
@@ -121,15 +121,15 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
     def __getitem__(
         self, index: int | slice | Sequence[int] | npt.NDArray[Any] | torch.Tensor
     ) -> tuple[Any, Any]:
-        """Image and latents; of a slice, a list, an array of numbers or a mask: of each, stacked.
+        """The image and the latents of one number, or those of several, stacked.
 
-        Numbers below 0 count from the end. What transforms give is stacked where it is tensors,
-        and comes as lists otherwise.
+        Several are a slice, a list, an array of numbers, or a mask. Numbers below 0 count from the
+        end. Results of transforms are stacked if they are tensors, and come as lists otherwise.
 
         Raises:
             IndexError: there is no such image.
             TypeError: the index is of another kind.
-            DatasetError: it cannot be read.
+            DatasetError: an image cannot be read.
         """
         numbers = self._positions(index)
         if numbers is None:
@@ -140,7 +140,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         return _stacked(images), _stacked(latents)
 
     def _transformed(self, numbers: list[int]) -> tuple[Any, Any]:
-        """Images and latents, each one tensor, or a list where there is a transform."""
+        """The images and the latents: one tensor each, or a list if there is a transform."""
         pixels = self.images(numbers)
         images: Any = pixels
         if self.transform is not None:
@@ -154,7 +154,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         return images, latents
 
     def _positions(self, index: Any) -> list[int] | None:
-        """Image numbers of a slice, a list or an array; None of anything else."""
+        """The image numbers of a slice, a list or an array; None for anything else."""
         if isinstance(index, slice):
             return list(range(len(self))[index])
         if isinstance(index, torch.Tensor | np.ndarray) and index.ndim == 1:
@@ -170,13 +170,13 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         return [position(each, len(self), "image", f"{self.root} holds") for each in index]
 
     def images(self, indices: Sequence[int] | torch.Tensor) -> torch.Tensor:
-        """Many images at once, without transforms.
+        """Read many images at once, without transforms.
 
         Args:
-            indices: image numbers in [0, N).
+            indices: the image numbers, in [0, N).
 
         Returns:
-            (k, 3, H, W) uint8 in channels-last memory format, on the cache's device.
+            The images, (k, 3, H, W) uint8 in channels-last memory format, on the cache's device.
 
         Raises:
             IndexError: there is no such image.
@@ -189,7 +189,7 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         return torch.from_numpy(out).permute(0, 3, 1, 2)
 
     def read_into(self, indices: Sequence[int] | torch.Tensor, out: npt.NDArray[np.uint8]) -> None:
-        """Like `images`, into an array (k, H, W, 3)."""
+        """Read many images, like `images`, into an array (k, H, W, 3)."""
         if self._cached is None:
             self.source.read(_plain(indices), out)
         elif self._cached.device.type == "cpu":
@@ -204,29 +204,29 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
 
     @property
     def cache_device(self) -> torch.device | None:
-        """Where the images are held; None where they are read from the disk."""
+        """The device that holds the images; None where they are read from the disk."""
         return None if self._cached is None else self._cached.device
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """Mean of each channel (R, G, B) over all pixels, in [0, 1]."""
+        """The mean of each channel (R, G, B) over all pixels, in [0, 1]."""
         return tuple(self._statistics()["mean"])
 
     @property
     def std(self) -> tuple[float, ...]:
-        """Per channel, the mean over images of the standard deviation within one image.
+        """The standard deviation of each channel within an image, averaged over the images.
 
-        The definition of the published statistics. A dataset's other figures are in
-        `3dident stats`.
+        The published statistics are defined in the same way. `3dident stats` prints a dataset's
+        other figures.
         """
         return tuple(self._statistics()["std_within_image"])
 
     def normalization(self) -> Normalize:
-        """The module that normalises this dataset's uint8 images."""
+        """Make the module that normalises this dataset's uint8 images."""
         return Normalize(self.mean, self.std)
 
     def _statistics(self) -> dict[str, Any]:
-        """Recorded, or of up to 4,096 images, evenly spread, where nothing is."""
+        """The recorded statistics; if none are, those of up to 4,096 images, evenly spread."""
         if self._stats is None:
             self._stats = self.source.stats() or self._measure()
         return self._stats
@@ -236,8 +236,8 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         numbers = np.linspace(0, len(self) - 1, count).round().astype(int).tolist()
         sums = ImageSums()
         for start in range(0, count, _READ_AT_ONCE):
-            some = self.images(numbers[start : start + _READ_AT_ONCE]).permute(0, 2, 3, 1)
-            sums = sums + ImageSums.of(some.cpu().numpy(), np.full(len(some), np.nan))
+            images = self.images(numbers[start : start + _READ_AT_ONCE]).permute(0, 2, 3, 1)
+            sums = sums + ImageSums.of(images.cpu().numpy(), np.full(len(images), np.nan))
         return statistics(sums)
 
     def _load(self, place: str | torch.device) -> torch.Tensor:
@@ -283,33 +283,33 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
 
 
 def position(index: Any, count: int, what: str, owner: str) -> int:
-    """A place in [0, count), from one that may count from the end.
+    """The position in [0, count) of an index that may count from the end.
 
     Args:
-        index: as a user gives it.
-        count: how many there are.
-        what: they are called.
-        owner: what holds so many, with its verb.
+        index: the index, as a user gives it.
+        count: the number of positions.
+        what: the noun for what is indexed, for the messages.
+        owner: the owner of the positions and its verb, for the messages.
 
     Raises:
-        IndexError: there is no such place.
-        TypeError: it is no whole number.
+        IndexError: there is no such position.
+        TypeError: the index is no whole number.
     """
     try:
         if isinstance(index, bool):
             raise TypeError
         number = operator.index(index)
     except TypeError:
-        found = " ".join(repr(index).split())
-        raise TypeError(f"there is no {what} {found:.50}: expected a whole number") from None
+        text = " ".join(repr(index).split())
+        raise TypeError(f"there is no {what} {text:.50}: expected a whole number") from None
     if not -count <= number < count:
-        there = f"{owner} {count}" + (f", 0 to {count - 1}" if count else "")
-        raise IndexError(f"there is no {what} {number}: {there}")
+        positions = f"{owner} {count}" + (f", 0 to {count - 1}" if count else "")
+        raise IndexError(f"there is no {what} {number}: {positions}")
     return number % count
 
 
 def _stacked(values: Any) -> Any:
-    """A list of tensors of one shape as one tensor; anything else as it is."""
+    """Stack a list of tensors of one shape; return anything else as it is."""
     if not isinstance(values, list) or not all(isinstance(v, torch.Tensor) for v in values):
         return values
     return torch.stack(values) if len({value.shape for value in values}) == 1 else values
@@ -320,7 +320,7 @@ def _plain(indices: Sequence[int] | torch.Tensor) -> Sequence[int]:
 
 
 def _check_memory(size: int) -> None:
-    """Refuses at once what memory cannot hold, where the system says what it has."""
+    """Raise MemoryError for more bytes than are free, where the system tells how many are."""
     try:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         with Path("/proc/meminfo").open() as file:
@@ -334,11 +334,11 @@ def _check_memory(size: int) -> None:
 
 
 def require_images(dataset: Any) -> ThreeDIdent:
-    """The dataset itself, if it is one of ours, or the one at a path.
+    """Return a dataset that holds images: the one given, or the one at a path.
 
     Raises:
-        UsageError: it is something else.
-        DatasetError: it holds no image.
+        UsageError: the argument is neither a dataset nor a path.
+        DatasetError: the dataset holds no image.
     """
     if isinstance(dataset, str | Path):
         dataset = ThreeDIdent(dataset)

@@ -1,4 +1,4 @@
-"""From drawn latents to rendered ones: nearest neighbours, or resampling."""
+"""`LatentMatcher`: rendered latents for drawn ones, by nearest neighbours or resampling."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 MATCHES = ("nearest", "resample")
-#: From so many latents on, "auto" searches approximately (see benchmarks/pairs.py).
+#: Up to this number of latents, "auto" searches exactly (see benchmarks/pairs.py).
 EXACT_UP_TO = 20_000
 _NPROBE = 16
 _BLOCK = 512  # latents whose weights are summed before any is looked at
@@ -51,8 +51,8 @@ class Resampled:
     """Partners drawn among the rendered latents.
 
     Attributes:
-        partners: (B,) int64, never the anchor itself.
-        effective: (B,) float64, the effective sample size of each draw, (sum w)^2 / sum w^2.
+        partners: the image numbers of the partners, (B,) int64; never the anchor itself.
+        effective: the effective sample size of each draw, (sum w)^2 / sum w^2, (B,) float64.
     """
 
     partners: torch.Tensor
@@ -60,14 +60,14 @@ class Resampled:
 
 
 class LatentMatcher:
-    """Finds rendered latents for drawn ones.
+    """A finder of rendered latents for drawn ones.
 
     Attributes:
-        latents: (N, n) float32, rendered.
-        factory: the index, as FAISS's factory names it; "Flat" is exact.
-        match: "nearest" takes the rendered latents nearest to z and z~, as published (Z21,
-            4.2.2); "resample" takes a rendered latent as z and draws z~ among the others with
-            weight p(z~ | z).
+        latents: the rendered latents, (N, n) float32.
+        factory: the name of the index in FAISS's factory; "Flat" is exact.
+        match: the way of matching. "nearest" takes the rendered latents nearest to z and z~, as
+            published (Zimmermann et al. 2021, section 4.2.2; see CITATION.cff). "resample" takes a
+            rendered latent as z and draws z~ among the others with weight p(z~ | z).
     """
 
     def __init__(
@@ -82,20 +82,20 @@ class LatentMatcher:
         device: torch.device | str = "cpu",
         repeatable: bool = False,
     ) -> None:
-        """Builds the index, or maps a saved one into memory.
+        """Build the index, or map a saved one into memory.
 
         Args:
-            latents: (N, n), at least two.
-            index: auto, exact, ivf (an inverted file with an HNSW coarse quantiser), hnsw, or a
-                factory string of FAISS.
-            match: nearest or resample.
-            nprobe: cells of an inverted file to search.
-            ef_search: breadth of the search in an HNSW graph.
-            path: where the index is kept between runs; None keeps none. An index of other
-                latents there is built anew, with a note.
-            device: where resampling computes weights.
-            repeatable: whether the index is built by a single thread, so that it finds the same
-                neighbours whenever it is built; several are quicker.
+            latents: the rendered latents, (N, n), at least two.
+            index: the kind of index: auto, exact, ivf (an inverted file with an HNSW coarse
+                quantiser), hnsw, or a factory string of FAISS.
+            match: the way of matching, "nearest" or "resample".
+            nprobe: the number of cells of an inverted file to search.
+            ef_search: the breadth of the search in an HNSW graph.
+            path: the file that keeps the index between runs; None: no file. If it holds the
+                index of other latents, it is built anew, with a note.
+            device: the device that computes the weights of resampling.
+            repeatable: a flag to build the index with a single thread, so that it finds the same
+                neighbours whenever it is built; several threads are quicker.
 
         Raises:
             UsageError: an argument does not fit.
@@ -126,18 +126,18 @@ class LatentMatcher:
             self._open()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the index and what else a process makes for itself."""
+        """The state without the index and the tensor that each process makes for itself."""
         return {**self.__dict__, "_index": None, "_points": None}
 
     def nearest(self, points: npt.ArrayLike, k: int = 1) -> tuple[Float32, Int64]:
-        """The k nearest rendered latents of each point.
+        """Find the k nearest rendered latents of each point.
 
         Args:
-            points: (B, n).
-            k: how many.
+            points: the points, (B, n).
+            k: the number of neighbours.
 
         Returns:
-            Euclidean distances (B, k), ascending, and image numbers (B, k).
+            The Euclidean distances (B, k), ascending, and the image numbers (B, k).
 
         Raises:
             UsageError: the points have another dimension, or there are fewer than k latents.
@@ -149,28 +149,29 @@ class LatentMatcher:
                 f"expected points of shape (B, {n}) and k in [1, {count}], found shape "
                 f"{queries.shape} and k = {k}"
             )
-        squared, found = self._open().search(queries, k)
-        if (found < 0).any():  # too few latents in the cells that were searched
+        squared, numbers = self._open().search(queries, k)
+        if (numbers < 0).any():  # too few latents in the cells that were searched
             exact = faiss.IndexFlatL2(self.latents.shape[1])
             exact.add(self.latents)
-            rows = (found < 0).any(1)
-            squared[rows], found[rows] = exact.search(queries[rows], k)
-        return np.sqrt(np.maximum(squared, 0)), found
+            rows = (numbers < 0).any(1)
+            squared[rows], numbers[rows] = exact.search(queries[rows], k)
+        return np.sqrt(np.maximum(squared, 0)), numbers
 
     def nearest_pairs(self, z: npt.ArrayLike, z_tilde: npt.ArrayLike) -> tuple[Int64, Int64]:
-        """Matches both members of each pair; never to the same image.
+        """Match both members of each pair, never to the same image.
 
         Args:
-            z, z_tilde: (B, n).
+            z: the first members of the pairs, (B, n).
+            z_tilde: the second members, (B, n).
 
         Returns:
-            Image numbers (B,) each. Where both are nearest to one image, z~ takes its second
-            neighbour, as published.
+            The image numbers of either, (B,) each. Where both are nearest to one image, z~ takes
+            its second neighbour, as published.
         """
         count = len(np.asarray(z))
         both = np.concatenate([np.asarray(z, np.float32), np.asarray(z_tilde, np.float32)])
-        _, found = self.nearest(both)
-        i, j = found[:count, 0], found[count:, 0]
+        _, numbers = self.nearest(both)
+        i, j = numbers[:count, 0], numbers[count:, 0]
         same = i == j
         if same.any():
             _, second = self.nearest(both[count:][same], 2)
@@ -181,15 +182,15 @@ class LatentMatcher:
     def pairs(
         self, process: PairProcess, count: int, generator: torch.Generator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pairs of a process among the rendered latents, in the way of `match`.
+        """Draw pairs of a process among the rendered latents, in the way of `match`.
 
         Args:
-            process: of the pairs.
-            count: how many.
-            generator: of random numbers, on the CPU.
+            process: the process of the pairs.
+            count: the number of pairs.
+            generator: the generator of random numbers, on the CPU.
 
         Returns:
-            Image numbers (count,) int64 each.
+            The image numbers of either member, (count,) int64 each.
 
         Raises:
             UsageError: the latents cannot be resampled by the process.
@@ -204,9 +205,17 @@ class LatentMatcher:
     def anchors(
         self, process: PairProcess, count: int, generator: torch.Generator | None = None
     ) -> torch.Tensor:
-        """Rendered latents as z: image numbers (count,), with weight p(z).
+        """Draw rendered latents as z, with weight p(z).
 
-        Exact for a marginal as far as the rendered latents are uniform over the space.
+        They follow the marginal as far as the rendered latents are uniform over the space.
+
+        Args:
+            process: the process whose marginal gives the weights.
+            count: the number of anchors.
+            generator: the generator of random numbers, on the CPU.
+
+        Returns:
+            The image numbers of the anchors, (count,) int64.
 
         Raises:
             UsageError: the marginal gives no rendered latent any weight.
@@ -227,12 +236,12 @@ class LatentMatcher:
         process: PairProcess,
         generator: torch.Generator | None = None,
     ) -> Resampled:
-        """Draws each anchor's partner among all other rendered latents, with weight p(z~ | z).
+        """Draw each anchor's partner among all other rendered latents, with weight p(z~ | z).
 
         Args:
-            anchors: (B,) image numbers.
-            process: whose conditional gives the weights.
-            generator: of random numbers, on the CPU.
+            anchors: the image numbers of the anchors, (B,).
+            process: the process whose conditional gives the weights.
+            generator: the generator of random numbers, on the CPU.
 
         Raises:
             UsageError: the conditional has no density in closed form, or no other latent has
@@ -252,58 +261,58 @@ class LatentMatcher:
     def partners(
         self, process: PairProcess, draws: int, generator: torch.Generator | None = None
     ) -> torch.Tensor:
-        """Draws several partners of every rendered latent, each with weight p(z~ | z).
+        """Draw several partners of every rendered latent, each with weight p(z~ | z).
 
-        What takes long is to weigh all latents, which is done once for each latent.
+        The weights take most of the time; each latent's are computed once for all its partners.
 
         Args:
-            process: whose conditional gives the weights.
-            draws: partners of each latent.
-            generator: of random numbers, on the CPU.
+            process: the process whose conditional gives the weights.
+            draws: the number of partners of each latent.
+            generator: the generator of random numbers, on the CPU.
 
         Returns:
-            Image numbers (N, draws) int32.
+            The image numbers of the partners, (N, draws) int32.
 
         Raises:
             UsageError: as for `resample`.
         """
         count = len(self.latents)
         level = torch.rand(count, draws, dtype=torch.float64, generator=generator)
-        found = torch.empty(count, draws, dtype=torch.int32)
+        numbers = torch.empty(count, draws, dtype=torch.int32)
         rows = max(1, _AT_ONCE // max(count, _BLOCK * draws))
         with Progress("resampling", count, unit="latents") as progress:
             for first in range(0, count, rows):
                 anchors = torch.arange(first, min(first + rows, count))
                 drawn = self._resample(anchors, level[first : first + rows], process)
-                found[first : first + rows] = drawn.partners
+                numbers[first : first + rows] = drawn.partners
                 progress.advance(len(anchors))
-        return found
+        return numbers
 
     def _resample(
         self, anchors: torch.Tensor, level: torch.Tensor, process: PairProcess
     ) -> Resampled:
-        """Partners (B, k) of anchors (B,), where uniform numbers (B, k) decide."""
+        """Draw partners (B, k) of anchors (B,) by uniform random numbers (B, k)."""
         points = self._on_device()
-        here = anchors.to(points.device)
-        unpadded = self._weights(here, process)
+        anchors = anchors.to(points.device)
+        unpadded = self._weights(anchors, process)
         count = len(points)
         padding = -count % _BLOCK
         weight = torch.nn.functional.pad(unpadded, (0, padding))
-        blocks = weight.view(len(here), -1, _BLOCK)
+        blocks = weight.view(len(anchors), -1, _BLOCK)
         sums = blocks.sum(2, dtype=torch.float64)
         upto = sums.cumsum(1)
         total = upto[:, -1:]
         target = level.to(points.device) * total
         block = _first_above(upto, target)
         before = torch.where(block > 0, upto.gather(1, (block - 1).clamp_min(0)), 0.0)
-        rows = torch.arange(len(here), device=points.device)[:, None]
+        rows = torch.arange(len(anchors), device=points.device)[:, None]
         within = blocks[rows, block].double().cumsum(2)
         partner = block * _BLOCK + _first_above(within, (target - before)[:, :, None])[:, :, 0]
         squares = (blocks * blocks).sum((1, 2), dtype=torch.float64)
         return Resampled(partner.cpu(), (total[:, 0] ** 2 / squares).cpu())
 
     def _weights(self, anchors: torch.Tensor, process: PairProcess) -> torch.Tensor:
-        """The weight p(z~ | z) of all latents but the anchor itself, (B, N), at most 1."""
+        """Weigh all latents but the anchor itself by p(z~ | z), (B, N), at most 1."""
         points = self._on_device()
         log_weight = process.conditional.log_weight(process.space, points[anchors], points)
         log_weight.scatter_(1, anchors[:, None], -math.inf)
@@ -316,16 +325,17 @@ class LatentMatcher:
         return log_weight.sub_(peak).exp_()
 
     def spread(self, process: PairProcess, match: str) -> tuple[Float64, Float64]:
-        """The spread of z~ - z that a process asks for, and that matching gives.
+        """Estimate the spread of z~ - z that a process requests, and the spread after matching.
 
-        To within some percent, from few draws, always the same: `3dident pairs` measures more.
+        The estimate is good to within some percent; it uses few draws, always the same ones.
+        `3dident pairs` measures more.
 
         Args:
-            process: of the pairs.
-            match: nearest or resample.
+            process: the process of the pairs.
+            match: the way of matching, "nearest" or "resample".
 
         Returns:
-            Root mean squares (n,) each.
+            The requested and the realised root mean squares, (n,) each.
 
         Raises:
             UsageError: rendered latents cannot be resampled by the process.
@@ -345,11 +355,19 @@ class LatentMatcher:
         first, second = weight @ points / total, weight @ points.square() / total
         realised = (second - 2 * z * first + z.square()).clamp_min(0).sqrt()
         around = z.cpu().repeat_interleave(-(-_DRAWS // count), 0)
-        asked = process.conditional.sample(process.space, around, generator=generator) - around
-        return _rms(asked), _rms(realised)
+        drawn = process.conditional.sample(process.space, around, generator=generator) - around
+        return _rms(drawn), _rms(realised)
 
     def recall(self, count: int = 10_000, seed: int = 0) -> float:
-        """Recall@1 against exact search, on uniform points of the latents' bounding box."""
+        """Measure recall@1 against exact search.
+
+        Args:
+            count: the number of points, uniform in the latents' bounding box.
+            seed: the seed for the points.
+
+        Returns:
+            The share of points whose true nearest latent is found.
+        """
         low, high = self.latents.min(0), self.latents.max(0)
         random = np.random.default_rng(seed)
         points = random.uniform(low, high, (count, len(low))).astype(np.float32)
@@ -364,6 +382,7 @@ class LatentMatcher:
         return self._points
 
     def _open(self) -> Any:
+        """Read or build the index once, and set how far it searches."""
         if self._index is None:
             if torch.utils.data.get_worker_info() is not None:
                 faiss.omp_set_num_threads(1)  # as torch does: there are other workers
@@ -383,6 +402,7 @@ class LatentMatcher:
         return self._index
 
     def _build(self) -> Any:
+        """Build the index, and save it if it has a path."""
         threads = faiss.omp_get_max_threads()
         try:
             if self._repeatable:
@@ -392,8 +412,8 @@ class LatentMatcher:
             index.add(self.latents)
         except RuntimeError as error:
             # FAISS says where in its source it has failed, and only then why.
-            said = str(error).strip().splitlines()[-1]
-            reason = re.sub(r"^.* at \S+:\d+: (Error: '.*' failed: )?", "", said)
+            line = str(error).strip().splitlines()[-1]
+            reason = re.sub(r"^.* at \S+:\d+: (Error: '.*' failed: )?", "", line)
             raise UsageError(
                 f"FAISS cannot build the index {self.factory!r} of {len(self.latents)} latents "
                 f"({reason}): expected auto, exact, ivf, hnsw, or a factory string of FAISS, such "
@@ -413,12 +433,12 @@ class LatentMatcher:
         return index
 
     def _read(self) -> Any:
-        """The saved index; None where there is none, or one of something else."""
+        """Read the saved index; None where there is none, or one of other latents."""
         if self._path is None or self.factory == "Flat" or not self._path.exists():
             return None
         try:
-            found = read_json(self._path.with_suffix(".json"))
-            if found != self._identity(file_digest(self._path)):
+            identity = read_json(self._path.with_suffix(".json"))
+            if identity != self._identity(file_digest(self._path)):
                 raise DatasetError("it belongs to other latents, or is damaged")
             flags = faiss.IO_FLAG_MMAP | faiss.IO_FLAG_READ_ONLY
             return faiss.read_index(str(self._path), flags)
@@ -432,7 +452,7 @@ class LatentMatcher:
 
 
 def index_path(root: Path, columns: tuple[int, ...], index: str, count: int) -> Path:
-    """Where the index of a dataset's columns is kept: in its directory, or beside its file."""
+    """Name the file for the index of a dataset's columns, in its directory or beside its file."""
     factory = _factory(index, count, len(columns))
     name = hashlib.sha256(json.dumps([columns, factory]).encode()).hexdigest()[:8]
     if root.is_dir():
@@ -451,7 +471,7 @@ def _factory(index: str, count: int, dimensions: int) -> str:
 
 
 def _first_above(ascending: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The first column whose value is above each target, of the targets' shape (..., k)."""
+    """Find the first column whose value is above each target, of the targets' shape (..., k)."""
     # Rounding must not carry the target past the end, where no weight is.
     last = ascending[..., -1:]
     below = torch.minimum(target, torch.nextafter(last, torch.zeros_like(last)))
@@ -459,15 +479,15 @@ def _first_above(ascending: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def _rms(differences: torch.Tensor) -> Float64:
-    """Root mean square of each column."""
+    """The root mean square of each column."""
     return np.sqrt((differences.cpu().double().numpy() ** 2).mean(0))
 
 
 def check_resampling(process: PairProcess) -> None:
-    """Checks that rendered latents can be resampled by a process.
+    """Check that rendered latents can be resampled by a process.
 
     Raises:
-        UsageError: they cannot; the message says why.
+        UsageError: the process does not allow it; the message says why.
     """
     point = torch.as_tensor(process.space.center(), dtype=torch.float32)[None]
     for part in (process.conditional, process.marginal):

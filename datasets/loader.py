@@ -1,7 +1,7 @@
-"""Batches: `Batch`, the protocol of what gives them, and the ways to iterate over them.
+"""Batches: `Batch`, the protocol `BatchSource`, and loaders and datasets of batches.
 
-A batch is asked for by epoch and number, and depends on the source's seed and on these alone. So
-any thread or process can make any batch, and a training can go on in the middle of an epoch.
+An epoch and a number name a batch; with the source's seed, they alone determine it. So any thread
+or process can make any batch, and a training can go on in the middle of an epoch.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Pair: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 
 
 class Batch(NamedTuple):
-    """One batch: `latents` and `observations`, each with a tensor for each view.
+    """One batch: latents and observations, with one tensor for each view.
 
-    For pairs it unpacks as `(z, z~), (x, x~)`. A named tuple, so that a DataLoader pins and moves
-    it as it does any tuple.
+    A batch of pairs unpacks as `(z, z~), (x, x~)`. It is a named tuple, so a DataLoader pins and
+    moves it like any tuple.
 
     Attributes:
-        latents: (B, n) float32 of each view.
-        observations: images (B, 3, H, W) uint8 of each view, or vectors (B, n) float32.
+        latents: the latents of each view, (B, n) float32.
+        observations: the images of each view, (B, 3, H, W) uint8, or vectors (B, n) float32.
     """
 
     latents: tuple[torch.Tensor, ...]
@@ -46,33 +46,44 @@ class Batch(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """What gives batches by number; their content depends on (seed, epoch, number) alone."""
+    """A source of numbered batches, whose content depends on (seed, epoch, number) alone."""
 
     @property
     def batches(self) -> int | None:
-        """How many batches there are in an epoch; None for no end."""
+        """The number of batches in an epoch; None for no end."""
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """One batch; may be called from several threads."""
+        """Make one batch; several threads may call this at once."""
+
+
+def check_sizes(batch_size: int, batches: int | None) -> None:
+    """Check the number of pairs in a batch and of batches in an epoch.
+
+    Raises:
+        UsageError: either is below 1.
+    """
+    if batch_size < 1 or (batches is not None and batches < 1):
+        raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
 
 
 class PairLoader:
-    """Iterates over batches, which threads of this process prepare ahead.
+    """An iterator over batches that threads of this process prepare ahead.
 
     Every pass is the next epoch. Breaking off and starting again is a new pass.
 
     Attributes:
-        epoch: of the next pass; set it to go on where an earlier run was.
+        epoch: the epoch of the next pass; set it to go on where an earlier run stopped.
         start: the first batch of the next pass, to go on within an epoch; then 0 again.
     """
 
     def __init__(self, source: BatchSource, *, threads: int = 2, ahead: int = 2) -> None:
-        """Nothing starts before the first iteration.
+        """Take a source; nothing starts before the first iteration.
 
         Args:
-            source: of the batches.
-            threads: that prepare them.
-            ahead: batches beyond one a thread that wait for the training loop.
+            source: the source of the batches.
+            threads: the number of threads that prepare batches.
+            ahead: the number of batches, beyond one for each thread, that wait for the training
+                loop.
 
         Raises:
             UsageError: an argument does not fit.
@@ -84,10 +95,10 @@ class PairLoader:
         self.start = 0
 
     def __len__(self) -> int:
-        """Batches in an epoch.
+        """The number of batches in an epoch.
 
         Raises:
-            TypeError: there is no end to them.
+            TypeError: the source has no end.
         """
         if self._source.batches is None:
             raise TypeError("an endless source of pairs has no length")
@@ -120,7 +131,7 @@ class Strided:
     """Every stride-th batch of a source, in one endless sequence over all its epochs.
 
     Attributes:
-        batches: None: there is no end.
+        batches: always None: the sequence has no end.
     """
 
     batches = None
@@ -136,7 +147,7 @@ class Strided:
         self._source, self._first, self._stride = source, first, stride
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of the sequence."""
+        """Make batch `number` of the sequence."""
         place = self._first + number * self._stride
         if self._source.batches is None:
             return self._source.batch(0, place)
@@ -158,11 +169,11 @@ class EndlessBatches(data.IterableDataset[Batch]):
 
 
 class Buffers:
-    """Arrays for batches of images, used again when nobody holds the last batch in one.
+    """A pool of arrays for batches of images; an array is free again once its batch is gone.
 
     A fresh array of 150 MB costs as much to get from the system as to fill. Pinned memory is
-    left to torch, which keeps it in the same way, and waits for copies to the GPU that are
-    still under way when their source is let go.
+    left to torch, which pools it in the same way, and waits for copies to the GPU that are
+    still under way when their source is released.
     """
 
     def __init__(self, *, pin_memory: bool = False) -> None:
@@ -175,7 +186,7 @@ class Buffers:
         return {**self.__dict__, "_free": {}}
 
     def take(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """A uint8 tensor of arbitrary content, this caller's until it and its views are gone."""
+        """Lend a uint8 tensor of arbitrary content, until it and its views are gone."""
         if self._pin:
             return torch.empty(shape, dtype=torch.uint8, pin_memory=True)
         # No lock: the garbage collector may give an array back in the middle of this.
@@ -199,7 +210,7 @@ class BatchDataset(data.Dataset[Batch]):
     """A dataset whose items are whole batches, for a DataLoader with `batch_size=None`.
 
     Attributes:
-        batches: in an epoch.
+        batches: the number of batches in an epoch.
     """
 
     batches: int
@@ -213,19 +224,19 @@ class BatchDataset(data.Dataset[Batch]):
         return self.batches
 
     def __getitem__(self, number: int) -> Batch:
-        """A batch of the epoch set last.
+        """A batch of the epoch that was set last.
 
         Raises:
             IndexError: there is no such batch.
-            TypeError: the number is none.
+            TypeError: the number is not a whole number.
         """
         return self.batch(int(self._epoch), position(number, self.batches, "batch", "an epoch has"))
 
     def __getitems__(self, numbers: list[int]) -> NoReturn:
-        """What a DataLoader asks for that would make batches of the batches.
+        """Refuse a DataLoader that would make batches of batches.
 
         Raises:
-            UsageError: always, with the way out.
+            UsageError: always, with the right call.
         """
         raise UsageError(
             f"the items of {type(self).__name__} are whole batches: "
@@ -233,9 +244,9 @@ class BatchDataset(data.Dataset[Batch]):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch of the items, in worker processes as well."""
+        """Choose the epoch of the items, in worker processes as well."""
         self._epoch.fill_(epoch)
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of an epoch."""
+        """Make batch `number` of an epoch."""
         raise NotImplementedError

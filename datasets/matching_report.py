@@ -1,4 +1,4 @@
-"""What matching to rendered latents does to a conditional: asked for against realised."""
+"""Measure how far pairs matched to rendered latents deviate from the requested conditional."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from threedident.progress import Progress
 
 Float64 = npt.NDArray[np.float64]
 
-#: A conditional counts as represented where the realised spread is within so much of it.
+#: The largest relative error of the realised spread for which a conditional counts as met.
 TOLERANCE = 0.05
-_SCALES = np.geomspace(0.1, 20, 14)  # of the widths asked for, in the search for where it holds
+_SCALES = np.geomspace(0.1, 20, 14)  # multiples of a width, in the search for where it holds
 _TICKS = [m * 10.0**k for k in range(-4, 2) for m in (1, 2, 5)]
-_WIDEST_FACTOR, _HALVINGS = 1e3, 16  # of the search for a conditional as wide as matched pairs
-_LARGEST_WIDTH = 2.0  # of what is tried: beyond it a box is uniform
+_WIDEST_FACTOR, _HALVINGS = 1e3, 16  # in the search for a conditional as wide as matched pairs
+_LARGEST_WIDTH = 2.0  # the largest width to try: beyond it a box is uniform
 
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """Differences d = z~ - z of pairs.
+    """The spread of the differences d = z~ - z of pairs.
 
     Attributes:
-        std: per factor, (n,).
-        overall: root mean square of d over pairs and factors.
-        kurtosis: E d^4 / (E d^2)^2 over the factors that vary, each scaled by its std; 3 for
-            a Normal.
-        distance: mean Euclidean length of d.
-        differences: (count, n), for figures.
+        std: the root mean square of each factor's d, (n,).
+        overall: the root mean square of d over pairs and factors.
+        kurtosis: the kurtosis E d^4 / (E d^2)^2 over the factors that vary, each scaled by its
+            std; 3 for a Normal.
+        distance: the mean Euclidean length of d.
+        differences: the differences themselves, (N, n), for figures.
     """
 
     std: Float64
@@ -56,7 +56,7 @@ class Spread:
 
     @classmethod
     def of(cls, z: npt.NDArray[Any], z_tilde: npt.NDArray[Any]) -> Spread:
-        """The spread of pairs (N, n)."""
+        """Measure the spread of pairs (N, n)."""
         d = z_tilde.astype(np.float64) - z
         std = np.sqrt((d**2).mean(0))
         scaled = d[:, std > 0] / std[std > 0]
@@ -71,26 +71,27 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """How far a dataset's pairs follow a conditional.
+    """A report on how far a dataset's pairs follow a conditional.
 
     Attributes:
-        factors: names of the columns.
-        images: how many latents there are to match with.
-        conditional: asked for.
-        asked: of pairs drawn exactly.
-        nearest: of the same pairs, matched to the nearest rendered latents; None for a dataset
-            of rendered pairs.
-        to_match: mean distance from a drawn latent to its match.
-        one_image: share of pairs whose two draws are nearest to the same image.
-        resampled: of pairs resampled among rendered latents; None where that is not possible.
-        effective: median effective sample size of resampling.
-        unable: why resampling is not possible.
-        rendered: of a dataset's own pairs, where it was rendered in pairs.
-        scales: multiples of the widths asked for, that were tried.
-        tried: by way of matching: realised over asked spread at each of them; "asked" holds
-            the asked spread itself.
-        holds_from: by way of matching: the multiple from which on the realised spread is
-            within 5 % of the one asked for; None: at none that was tried.
+        factors: the names of the columns.
+        images: the number of latents to match with.
+        conditional: the requested conditional.
+        asked: the spread of pairs drawn exactly.
+        nearest: the spread of the same pairs, matched to the nearest rendered latents; None for
+            a dataset of rendered pairs.
+        to_match: the mean distance from a drawn latent to its match.
+        one_image: the share of pairs whose two draws are nearest to the same image.
+        resampled: the spread of pairs resampled among rendered latents; None where that is not
+            possible.
+        effective: the median effective sample size of resampling.
+        unable: the reason why resampling is not possible.
+        rendered: the spread of a dataset's own pairs, where it was rendered in pairs.
+        scales: the multiples of the requested widths that were tried.
+        tried: the realised over the requested spread at each scale, for each way of matching;
+            "asked" holds the requested spread itself.
+        holds_from: the multiple, for each way of matching, from which on the realised spread is
+            within 5 % of the requested one; None: at no multiple that was tried.
     """
 
     factors: Sequence[str]
@@ -109,7 +110,7 @@ class Report:
     holds_from: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """The report as plain data for JSON."""
 
         def plain(spread: Spread | None) -> dict[str, Any] | None:
             if spread is None:
@@ -139,12 +140,12 @@ class Report:
 
 
 def examine_pairs(pairs: PositivePairs, draws: int, seed: int = 0) -> Report:
-    """Compares the pairs of a dataset rendered in pairs with exact draws.
+    """Compare the pairs of a dataset rendered in pairs with exact draws.
 
     Args:
-        pairs: of such a dataset.
-        draws: exact pairs to compare with.
-        seed: of those.
+        pairs: the pairs of such a dataset.
+        draws: the number of exact pairs to compare with.
+        seed: the seed for the exact pairs.
     """
     latents = pairs.dataset.raw_latents.numpy()
     latents = latents[: len(latents) // 2 * 2]
@@ -168,15 +169,15 @@ def examine(
     anchors: int = 4_000,
     seed: int = 0,
 ) -> Report:
-    """Measures both ways of matching, and from which width on they represent the conditional.
+    """Measure both ways of matching, and from which width on they represent the conditional.
 
     Args:
-        matcher: of the rendered latents, open for nearest neighbours.
-        process: of the pairs.
-        factors: names of the columns.
-        draws: pairs that are drawn and matched to the nearest.
-        anchors: pairs that are resampled; each looks at every rendered latent.
-        seed: of all of them.
+        matcher: the matcher of the rendered latents, open for nearest neighbours.
+        process: the process of the pairs.
+        factors: the names of the columns.
+        draws: the number of pairs that are drawn and matched to the nearest.
+        anchors: the number of pairs that are resampled; each looks at every rendered latent.
+        seed: the seed for all pairs.
     """
     resampled = effective = unable = None
     scales = _scales(process.conditional)
@@ -190,20 +191,28 @@ def examine(
         tried: dict[str, list[float]] = {"asked": [], "nearest": [], "resampled": []}
         for scale in scales:
             wider = dataclasses.replace(process, conditional=scaled(process.conditional, scale))
-            there, found, _, _ = _nearest(matcher, wider, max(draws // 5, 1), seed)
-            tried["asked"].append(there.overall)
-            tried["nearest"].append(found.overall / there.overall)
+            exact, matched, _, _ = _nearest(matcher, wider, max(draws // 5, 1), seed)
+            tried["asked"].append(exact.overall)
+            tried["nearest"].append(matched.overall / exact.overall)
             if anchors:
                 with contextlib.suppress(UsageError):  # too narrow: no other latent has weight
-                    again, _ = _resampled(matcher, wider, max(anchors // 8, 1), seed)
-                    tried["resampled"].append(again.overall / there.overall)
+                    drawn, _ = _resampled(matcher, wider, max(anchors // 8, 1), seed)
+                    tried["resampled"].append(drawn.overall / exact.overall)
             progress.advance()
     # A way that could not be tried at every width is left out.
     arrays = {n: np.array(v) for n, v in tried.items() if v and len(v) == len(scales)}
     holds = {name: _holds_from(scales, arrays[name]) for name in arrays if name != "asked"}
     return Report(
-        *(factors, len(matcher.latents), process.conditional, asked, nearest, to_match, one_image),
-        *(resampled, effective, unable),
+        factors=factors,
+        images=len(matcher.latents),
+        conditional=process.conditional,
+        asked=asked,
+        nearest=nearest,
+        to_match=to_match,
+        one_image=one_image,
+        resampled=resampled,
+        effective=effective,
+        unable=unable,
         scales=scales,
         tried=arrays,
         holds_from=holds,
@@ -211,10 +220,14 @@ def examine(
 
 
 def scaled(distribution: Distribution, factor: float) -> Distribution:
-    """A conditional with all its widths multiplied.
+    """Multiply all widths of a conditional.
+
+    Args:
+        distribution: the conditional.
+        factor: the factor for its widths.
 
     Raises:
-        UsageError: it has no widths.
+        UsageError: the conditional has no widths.
     """
 
     def times(width: float | tuple[float, ...]) -> float | tuple[float, ...]:
@@ -244,16 +257,16 @@ def scaled(distribution: Distribution, factor: float) -> Distribution:
 def matched_width(
     matcher: LatentMatcher, process: PairProcess, *, draws: int = 20_000, seed: int = 0
 ) -> float:
-    """The factor by which a conditional is widened by matching to the nearest latents.
+    """Find the factor by which matching to the nearest latents widens a conditional.
 
     Exact pairs of the conditional with all widths times this factor have the overall spread of
     the matched pairs.
 
     Args:
-        matcher: of the rendered latents, open for nearest neighbours.
-        process: of the pairs.
-        draws: pairs that are drawn.
-        seed: of the pairs.
+        matcher: the matcher of the rendered latents, open for nearest neighbours.
+        process: the process of the pairs.
+        draws: the number of pairs that are drawn.
+        seed: the seed for the pairs.
 
     Raises:
         UsageError: the conditional has no width.
@@ -291,27 +304,32 @@ def _scales(conditional: Distribution) -> Float64:
     widths = _widths(conditional)
     if not widths:
         return np.empty(0)
-    # Absolute widths from a hundredth of the box on, whatever was asked for.
+    # Absolute widths from a hundredth of the box on, whatever the requested widths.
     return _SCALES * (_LARGEST_WIDTH / _SCALES[-1]) / max(widths)
 
 
 def _nearest(
     matcher: LatentMatcher, process: PairProcess, draws: int, seed: int
 ) -> tuple[Spread, Spread, float, float]:
+    """The spread of exact and of matched pairs, the mean distance to a match, the share on one.
+
+    "On one" are pairs whose two draws are nearest to the same image.
+    """
     z, z_tilde = (t.numpy() for t in process.sample(draws, generator=seeded(seed)))
-    distances, found = matcher.nearest(np.concatenate([z, z_tilde]))
+    distances, numbers = matcher.nearest(np.concatenate([z, z_tilde]))
     i, j = matcher.nearest_pairs(z, z_tilde)
     return (
         Spread.of(z, z_tilde),
         Spread.of(matcher.latents[i], matcher.latents[j]),
         float(distances.mean()),
-        float((found[:draws] == found[draws:]).mean()),
+        float((numbers[:draws] == numbers[draws:]).mean()),
     )
 
 
 def _resampled(
     matcher: LatentMatcher, process: PairProcess, count: int, seed: int
 ) -> tuple[Spread, float]:
+    """The spread of resampled pairs, and the median effective sample size."""
     generator = seeded(seed, 1)
     anchors = matcher.anchors(process, count, generator)
     drawn = matcher.resample(anchors, process, generator)
@@ -323,7 +341,7 @@ def _resampled(
 
 
 def _holds_from(scales: Float64, ratios: Float64) -> float | None:
-    """The scale from which on the ratio stays within the tolerance, between those tried."""
+    """Interpolate the scale from which on the ratio stays within the tolerance; None: nowhere."""
     off = np.abs(np.log(ratios)) - np.log1p(TOLERANCE)
     bad = np.flatnonzero(off > 0)
     if not len(bad):
@@ -336,27 +354,29 @@ def _holds_from(scales: Float64, ratios: Float64) -> float | None:
 
 
 def table(report: Report) -> list[str]:
-    """The report's lines, as `3dident pairs` prints them."""
+    """Format a report as the lines that `3dident pairs` prints."""
     ways = {
         "asked": report.asked,
         "nearest": report.nearest,
         "resampled": report.resampled,
         "rendered": report.rendered,
     }
-    there = {name: spread for name, spread in ways.items() if spread is not None}
+    spreads = {name: spread for name, spread in ways.items() if spread is not None}
 
     def line(title: str, cells: dict[str, str]) -> str:
-        return f"{title:<34}" + "".join(f"{cells.get(name, ''):>11}" for name in there)
+        return f"{title:<34}" + "".join(f"{cells.get(name, ''):>11}" for name in spreads)
 
-    lines = [line("", {name: name for name in there})]
+    lines = [line("", {name: name for name in spreads})]
     for column, factor in enumerate(report.factors):
-        lines.append(
-            line(f"std of z~ - z, {factor}", {n: f"{s.std[column]:.4f}" for n, s in there.items()})
-        )
+        cells = {name: f"{spread.std[column]:.4f}" for name, spread in spreads.items()}
+        lines.append(line(f"std of z~ - z, {factor}", cells))
+    overall = {name: f"{spread.overall:.4f}" for name, spread in spreads.items()}
+    kurtosis = {name: f"{spread.kurtosis:.2f}" for name, spread in spreads.items()}
+    distance = {name: f"{spread.distance:.3f}" for name, spread in spreads.items()}
     lines += [
-        line("std, all factors", {n: f"{s.overall:.4f}" for n, s in there.items()}),
-        line("kurtosis (Normal 3, Laplace 6)", {n: f"{s.kurtosis:.2f}" for n, s in there.items()}),
-        line("mean distance of a pair", {n: f"{s.distance:.3f}" for n, s in there.items()}),
+        line("std, all factors", overall),
+        line("kurtosis (Normal 3, Laplace 6)", kurtosis),
+        line("mean distance of a pair", distance),
     ]
     if report.nearest is not None:
         lines += [
@@ -383,10 +403,14 @@ def table(report: Report) -> list[str]:
 
 
 def figure(report: Report, title: str) -> Any:
-    """Three panels: differences, realised against asked spread, and distances.
+    """Draw a report: differences, realised against requested spread, and distances.
+
+    Args:
+        report: the report; the second panel needs widths that were tried.
+        title: the title of the figure.
 
     Returns:
-        A matplotlib figure.
+        The matplotlib figure.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -395,17 +419,24 @@ def figure(report: Report, title: str) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "train", "the figure") from error
+    panels = 3 if report.tried else 2
+    drawing = Figure(figsize=(4.6 * panels, 3.8), layout="constrained")
+    axes = list(drawing.subplots(1, panels))
+    drawing.suptitle(title)
+    _draw_distributions(report, axes[0], axes[-1])
+    if report.tried:
+        _draw_widths(report, axes[1])
+    return drawing
+
+
+def _draw_distributions(report: Report, first: Any, last: Any) -> None:
+    """Draw the histograms of differences and of distances into two axes."""
     shown = {
         "asked for": (report.asked, "black"),
         "matched to the nearest": (report.nearest, "tab:orange"),
         "resampled": (report.resampled, "tab:blue"),
         "rendered": (report.rendered, "tab:green"),
     }
-    panels = 3 if report.tried else 2
-    made = Figure(figsize=(4.6 * panels, 3.8), layout="constrained")
-    axes = list(made.subplots(1, panels))
-    made.suptitle(title)
-    first, last = axes[0], axes[-1]
     varying = report.asked.std > 0
     reach = 4 * max(s.std.max() for s, _ in shown.values() if s is not None)
     for label, (spread, color) in shown.items():
@@ -423,26 +454,27 @@ def figure(report: Report, title: str) -> Any:
     if report.to_match is not None:
         last.axvline(report.to_match, color="grey", linestyle=":", label="mean distance to match")
         last.legend(fontsize="small")
-    if report.tried:
-        middle = axes[1]
-        asked = report.tried["asked"]
-        middle.plot(asked, asked, color="black", label="asked for")
-        for way, color in (("nearest", "tab:orange"), ("resampled", "tab:blue")):
-            if way not in report.tried:
-                continue
-            middle.plot(asked, report.tried[way] * asked, ".-", color=color, label=way)
-            factor = report.holds_from[way]
-            if factor is not None:
-                at = np.interp(np.log(factor), np.log(report.scales), np.log(asked))
-                middle.axvline(np.exp(at), color=color, linestyle=":")
-        middle.axvline(report.asked.overall, color="grey", linestyle="--", label="this width")
-        middle.set(xlabel="std asked for", ylabel="std realised", xscale="log", yscale="log")
-        for axis, (low, high) in (
-            (middle.xaxis, middle.get_xlim()),
-            (middle.yaxis, middle.get_ylim()),
-        ):
-            ticks = [tick for tick in _TICKS if low <= tick <= high]
-            axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
-            axis.set_ticks([], minor=True)
-        middle.legend(fontsize="small")
-    return made
+
+
+def _draw_widths(report: Report, axes: Any) -> None:
+    """Draw the realised against the requested spread at all widths that were tried."""
+    asked = report.tried["asked"]
+    axes.plot(asked, asked, color="black", label="asked for")
+    for way, color in (("nearest", "tab:orange"), ("resampled", "tab:blue")):
+        if way not in report.tried:
+            continue
+        axes.plot(asked, report.tried[way] * asked, ".-", color=color, label=way)
+        factor = report.holds_from[way]
+        if factor is not None:
+            at = np.interp(np.log(factor), np.log(report.scales), np.log(asked))
+            axes.axvline(np.exp(at), color=color, linestyle=":")
+    axes.axvline(report.asked.overall, color="grey", linestyle="--", label="this width")
+    axes.set(xlabel="std asked for", ylabel="std realised", xscale="log", yscale="log")
+    for axis, (low, high) in (
+        (axes.xaxis, axes.get_xlim()),
+        (axes.yaxis, axes.get_ylim()),
+    ):
+        ticks = [tick for tick in _TICKS if low <= tick <= high]
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
+    axes.legend(fontsize="small")

@@ -1,8 +1,9 @@
-"""Positive pairs of a dataset, a whole batch at a time."""
+"""`PositivePairs`: the positive pairs of a dataset, a whole batch at a time."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from pathlib import Path
 
@@ -20,10 +21,10 @@ except ImportError as error:
     raise MissingExtraError("torch", "train", "positive pairs") from error
 
 from threedident.datasets.latent_matcher import LatentMatcher, check_resampling, index_path
-from threedident.datasets.loader import Batch, BatchDataset, Buffers, Pair, PairLoader
+from threedident.datasets.loader import Batch, BatchDataset, Buffers, Pair, PairLoader, check_sizes
 from threedident.distributions.torch_sampler import seeded
 
-_SPREAD_OFF = 0.25  # of what is asked for: beyond it there is a warning
+_SPREAD_OFF = 0.25  # the largest relative error of a factor's spread without a warning
 
 
 class PositivePairs(BatchDataset):
@@ -33,19 +34,21 @@ class PositivePairs(BatchDataset):
     (B, 3, H, W), channels last in memory, to be normalised on the model's device by
     `dataset.normalization()`. The two are never the same image.
 
-    Where the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs, in
-    random order: each once an epoch, but for those that do not fill a batch (fewer pairs than a
-    batch holds are repeated in it). Otherwise rendered
-    latents stand in for drawn ones, and the conditional is met only as far as they are dense:
-    a warning says where its spread is off by more than a quarter, and `3dident pairs` measures it.
+    If the dataset was rendered in pairs (`3dident render --pairs`), these are its pairs, in random
+    order. An epoch holds each pair once, except those at the end that do not fill a batch. A
+    dataset with fewer pairs than a batch repeats them within the batch.
+
+    Otherwise pairs are matched: a pair is drawn, and rendered images with latents close by stand in
+    for it. The denser the rendered latents, the closer the pairs follow the conditional. A warning
+    names the factors whose spread is off by more than a quarter, and `3dident pairs` measures it.
 
     Iterate over `loader()`. As a dataset of batches this also works in a DataLoader:
     `DataLoader(pairs, batch_size=None, num_workers=4)`, with `set_epoch` before each epoch.
 
     Attributes:
-        process: space, marginal and conditional.
-        batches: in an epoch.
-        matcher: of drawn to rendered latents; None where the pairs are rendered.
+        process: the space, the marginal and the conditional of the pairs.
+        batches: the number of batches in an epoch.
+        matcher: the matcher from drawn to rendered latents; None where the pairs are rendered.
     """
 
     def __init__(
@@ -63,22 +66,23 @@ class PositivePairs(BatchDataset):
         index: str = "auto",
         pin_memory: bool = False,
     ) -> None:
-        """Opens the matcher; its index is kept beside the dataset.
+        """Open the matcher; its index is kept beside the dataset.
 
         Args:
-            dataset: whose raw latents (its chosen factors) are matched.
-            space: of the raw latents; None: the box [-1, 1]^n, or the dataset's own.
-            conditional: p(z~ | z); None only for a dataset of pairs.
-            marginal: p(z); None: uniform.
-            batch_size: pairs to a batch.
-            batches: in an epoch; None: as many as the dataset fills with its images as
-                anchors, at least 1.
-            seed: of the pairs.
-            match: nearest or resample, see `LatentMatcher`.
-            matcher: one of this dataset's latents that is there already; `match` and `index` are
-                then ignored.
-            index: of the matcher.
-            pin_memory: whether images are put where a GPU can fetch them by itself.
+            dataset: the dataset, or its path; the raw latents of its chosen factors are matched.
+            space: the space of the raw latents; None: the box [-1, 1]^n, or the dataset's own.
+            conditional: the distribution p(z~ | z), given by name; None only for a dataset of
+                pairs.
+            marginal: the distribution p(z); None: uniform.
+            batch_size: the number of pairs in a batch.
+            batches: the number of batches in an epoch; None: as many as the dataset fills with
+                its images as anchors, at least 1.
+            seed: the seed for the pairs.
+            match: the way of matching, "nearest" or "resample", see `LatentMatcher`.
+            matcher: an existing matcher of this dataset's latents; `match` and `index` are then
+                ignored.
+            index: the matcher's index, see `LatentMatcher`.
+            pin_memory: a flag to put images into pinned memory, from which a GPU copies faster.
 
         Warns:
             MatchingWarning: the spread of a factor is off by more than a quarter, or a batch is
@@ -91,36 +95,21 @@ class PositivePairs(BatchDataset):
         """
         super().__init__()
         self.dataset = require_images(dataset)
-        if batch_size < 1 or (batches is not None and batches < 1):
-            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        check_sizes(batch_size, batches)
         self._batch_size, self._seed = batch_size, seed
         self._buffers = Buffers(pin_memory=pin_memory)
-        self._orders: dict[tuple[int, int], torch.Tensor] = {}
         self.matcher = None
-        rendered = self._rendered_process()
-        if rendered is not None:
-            self.process = rendered
-            self._refuse_other(space, conditional, marginal)
-            anchors = len(self.dataset) // 2
-            if not anchors:
-                raise DatasetError(f"{self.dataset.root} holds no whole pair yet")
+        recorded = self._recorded_process()
+        if recorded is not None:
+            self.process = recorded
+            self._check_recorded(space, conditional, marginal)
         else:
-            self.process = self._asked_process(space, conditional, marginal)
-            latents = self.dataset.raw_latents.numpy()
-            check_matchable(self.process.conditional, latents, self.dataset.factor_names)
-            anchors = len(self.dataset)
+            self.process = self._new_process(space, conditional, marginal)
             self.matcher = self._make_matcher(match, index) if matcher is None else matcher
             self._check_matcher(self.matcher)
             self._check_spread(self.matcher)
-        if batch_size > anchors:
-            warnings.warn(
-                f"a batch of {batch_size} pairs is more than the {anchors} of {self.dataset.root}: "
-                "images come several times in it, so that some negatives are the anchor itself or "
-                "its positive. Take a smaller batch_size, or more images",
-                MatchingWarning,
-                stacklevel=2,
-            )
-        self.batches = max(1, anchors // batch_size) if batches is None else batches
+        self._check_batch_size()
+        self.batches = max(1, self._anchors // batch_size) if batches is None else batches
 
     def __repr__(self) -> str:
         if self.matcher is None:
@@ -133,11 +122,11 @@ class PositivePairs(BatchDataset):
         )
 
     def loader(self, *, threads: int = 2, ahead: int = 2) -> PairLoader:
-        """Batches of one epoch after the other, prepared by threads of this process."""
+        """Make a loader: each pass is the next epoch, prepared by threads of this process."""
         return PairLoader(self, threads=threads, ahead=ahead)
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of an epoch."""
+        """Make batch `number` of an epoch."""
         i, j = self.indices(epoch, number)
         z = (self.dataset.raw_latents[i], self.dataset.raw_latents[j])
         images = self._images(torch.cat([i, j]))
@@ -148,7 +137,7 @@ class PositivePairs(BatchDataset):
         return Batch(z, (images[:count], images[count:]))
 
     def indices(self, epoch: int, number: int) -> Pair:
-        """The image numbers of a batch's pairs, (B,) int64 each.
+        """Choose the images of a batch's pairs: two tensors of image numbers, (B,) int64 each.
 
         They depend on the dataset, the process, the seed, the epoch and the number alone.
         """
@@ -157,6 +146,11 @@ class PositivePairs(BatchDataset):
             return 2 * pairs, 2 * pairs + 1
         generator = seeded(self._seed, epoch, number)
         return self.matcher.pairs(self.process, self._batch_size, generator)
+
+    @property
+    def _anchors(self) -> int:
+        """The number of different images that can be z."""
+        return len(self.dataset) // 2 if self.matcher is None else len(self.dataset)
 
     def _images(self, numbers: torch.Tensor) -> torch.Tensor:
         place = self.dataset.cache_device
@@ -167,42 +161,41 @@ class PositivePairs(BatchDataset):
         return pixels.permute(0, 3, 1, 2)
 
     def _rendered_pairs(self, epoch: int, number: int) -> torch.Tensor:
-        """Pair numbers: positions in random orders of all pairs, one after the other."""
+        """The pair numbers of a batch: positions in one random order of all pairs after another."""
         total = len(self.dataset) // 2
         positions = number * self._batch_size + torch.arange(self._batch_size)
         rounds = positions // total
-        found = torch.empty_like(positions)
+        pairs = torch.empty_like(positions)
         for each in sorted(set(rounds.tolist())):
             rows = rounds == each
-            found[rows] = self._order(epoch, each, total)[positions[rows] % total]
-        return found
+            order = _random_order(total, self._seed, epoch, each)
+            pairs[rows] = order[positions[rows] % total]
+        return pairs
 
-    def _order(self, epoch: int, number: int, total: int) -> torch.Tensor:
-        order = self._orders.get((epoch, number))
-        if order is None:
-            order = torch.randperm(total, generator=seeded(self._seed, epoch, number, 1))
-            self._orders = {**dict(list(self._orders.items())[-3:]), (epoch, number): order}
-        return order
-
-    def _rendered_process(self) -> PairProcess | None:
+    def _recorded_process(self) -> PairProcess | None:
+        """The process that a dataset of pairs was rendered from; None for single images."""
         manifest = self.dataset.source.manifest
         return manifest.pair_process if manifest else None
 
-    def _refuse_other(
+    def _check_recorded(
         self, space: Space | None, conditional: Distribution | None, marginal: Distribution | None
     ) -> None:
-        asked = {"space": space, "conditional": conditional, "marginal": marginal}
-        for what, value in asked.items():
-            there = getattr(self.process, what)
-            if value is not None and value != there:
+        """Check that the arguments are what pairs were rendered with, and that there is one."""
+        arguments = {"space": space, "conditional": conditional, "marginal": marginal}
+        for name, value in arguments.items():
+            recorded = getattr(self.process, name)
+            if value is not None and value != recorded:
                 raise UsageError(
-                    f"{self.dataset.root} was rendered in pairs with {what} {there}, asked for "
+                    f"{self.dataset.root} was rendered in pairs with {name} {recorded}, asked for "
                     f"{value}: leave it out, or take a dataset of single images"
                 )
+        if not self._anchors:
+            raise DatasetError(f"{self.dataset.root} holds no whole pair yet")
 
-    def _asked_process(
+    def _new_process(
         self, space: Space | None, conditional: Distribution | None, marginal: Distribution | None
     ) -> PairProcess:
+        """Make the process of pairs among single images, and check that these can hold it."""
         names = self.dataset.factor_names
         if isinstance(space, Distribution):
             raise UsageError(f"space must be one such as Box(10): write conditional={space}")
@@ -219,7 +212,9 @@ class PositivePairs(BatchDataset):
                 f"{space} has {space.n} dimensions, the dataset's latents {len(names)} "
                 f"({', '.join(names)}): choose other factors, or another space"
             )
-        return PairProcess(space, conditional, marginal or Uniform())
+        process = PairProcess(space, conditional, marginal or Uniform())
+        check_matchable(conditional, self.dataset.raw_latents.numpy(), names)
+        return process
 
     def _make_matcher(self, match: str, index: str) -> LatentMatcher:
         dataset = self.dataset
@@ -227,6 +222,7 @@ class PositivePairs(BatchDataset):
         return LatentMatcher(dataset.raw_latents, index=index, match=match, path=path)
 
     def _check_matcher(self, matcher: LatentMatcher) -> None:
+        """Check that a matcher has the dataset's latents, and can resample if it is to."""
         if not np.array_equal(matcher.latents, self.dataset.raw_latents.numpy()):
             raise UsageError(
                 f"the matcher has other latents, {matcher.latents.shape}, than {self.dataset.root}"
@@ -235,18 +231,29 @@ class PositivePairs(BatchDataset):
         if matcher.match == "resample":
             check_resampling(self.process)
 
+    def _check_batch_size(self) -> None:
+        """Warn if a batch holds more pairs than the dataset has anchors."""
+        if self._batch_size > self._anchors:
+            warnings.warn(
+                f"a batch of {self._batch_size} pairs is more than the {self._anchors} of "
+                f"{self.dataset.root}: images come several times in it, so that some negatives "
+                "are the anchor itself or its positive. Take a smaller batch_size, or more images",
+                MatchingWarning,
+                stacklevel=3,
+            )
+
     def _check_spread(self, matcher: LatentMatcher) -> None:
-        """Warns where a factor of the pairs is spread otherwise than asked for."""
+        """Warn if the spread of a factor is not that of the conditional."""
         names, preset = self.dataset.factor_names, self.dataset.preset
         free = np.array([preset is None or name not in preset.fixed for name in names])
 
         def off(match: str) -> tuple[npt.NDArray[np.float64], ...]:
-            """Asked and realised spread, and by what share they differ."""
-            asked, realised = matcher.spread(self.process, match)
-            share = np.abs(realised - asked) / np.where(asked > 0, asked, np.inf)
-            return asked, realised, share * free
+            """The requested and the realised spread, and the share by which they differ."""
+            requested, realised = matcher.spread(self.process, match)
+            share = np.abs(realised - requested) / np.where(requested > 0, requested, np.inf)
+            return requested, realised, share * free
 
-        asked, realised, share = off(matcher.match)
+        requested, realised, share = off(matcher.match)
         if share.max() <= _SPREAD_OFF:
             return
         worst = int(share.argmax())
@@ -260,10 +267,16 @@ class PositivePairs(BatchDataset):
         warnings.warn(
             f"pairs matched among {len(matcher.latents)} images do not have the spread of "
             f"{self.process.conditional}: the standard deviation of z~ - z is about "
-            f"{realised[worst]:.2g} instead of {asked[worst]:.2g} for {names[worst]}, and off by "
-            f"more than a quarter for {which}. More images, a wider conditional or fewer factors "
-            f"bring it closer{better}; pairs of `3dident render --pairs` and of RenderedPairs are "
-            "exact. `3dident pairs` measures it",
+            f"{realised[worst]:.2g} instead of {requested[worst]:.2g} for {names[worst]}, and off "
+            f"by more than a quarter for {which}. More images, a wider conditional or fewer "
+            f"factors bring it closer{better}; pairs of `3dident render --pairs` and of "
+            "RenderedPairs are exact. `3dident pairs` measures it",
             MatchingWarning,
             stacklevel=3,
         )
+
+
+@functools.lru_cache(maxsize=4)
+def _random_order(total: int, seed: int, epoch: int, number: int) -> torch.Tensor:
+    """Draw a random order of all pairs; the next batches need the same one, so it is kept."""
+    return torch.randperm(total, generator=seeded(seed, epoch, number, 1))

@@ -1,7 +1,7 @@
-"""Which generator made a dataset: its latents and images held against those of presets.
+"""Tell which generator made a dataset: compare its latents and images with those of presets.
 
-Made for the published release, whose code hands negative hues to a conversion that does not
-wrap them; whether its images were made so, only its files can tell.
+The published release is the reason for this module. Its code passes negative hues to a conversion
+that does not wrap them; only its files can tell whether its images were made so.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from threedident.render.scene import SceneBuilder
 Array = npt.NDArray[Any]
 
 TOLERANCE = 1e-5  # m or rad: a few roundings of float32
-FITTING = 35.0  # dB that a preset's images reach if they are the dataset's
-VISIBLE = 40.0  # dB between two presets' images, below which these can tell them apart
-AHEAD = 3.0  # dB by which the preset that fits is ahead of the next
-_EQUAL = 99.0  # dB that stand for equal images in a mean
-_POOL = 4096  # images, evenly spread, that the sample is chosen from
+FITTING = 35.0  # dB: the least PSNR of a preset that made the dataset
+VISIBLE = 40.0  # dB between two presets' images: below it, these can tell the presets apart
+AHEAD = 3.0  # dB: the least lead of the preset that fits over the next
+_EQUAL = 99.0  # dB: the value of equal images in a mean
+_POOL = 4096  # images, evenly spread, from which the sample is chosen
 
 
 def _span(low: float, high: float, digits: int) -> str:
@@ -39,10 +39,17 @@ def _span(low: float, high: float, digits: int) -> str:
 
 
 def describe_latents(source: Source, presets: Sequence[Preset]) -> list[str]:
-    """A table of what a dataset's latents are of its raw latents, beside what presets make of them.
+    """Tabulate how a dataset's latents follow from its raw latents, beside the presets' ranges.
 
     Presets of the same ranges share a table. The line through the scene values is fitted by
     least squares; its values at raw -1 and +1 stand in the column `here`.
+
+    Args:
+        source: the dataset.
+        presets: the candidates.
+
+    Returns:
+        The lines of the tables.
     """
     raw, scene = source.raw_latents.astype(np.float64), source.latents.astype(np.float64)
     low, high, center, mean = raw.min(0), raw.max(0), raw.mean(0), scene.mean(0)
@@ -78,15 +85,15 @@ def describe_latents(source: Source, presets: Sequence[Preset]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Some images of a dataset, and what presets make of their raw latents.
+    """A sample of a dataset's images beside the presets' renders of the same raw latents.
 
     Attributes:
         presets: the candidates.
-        indices: numbers of the images, (n,).
-        raw: their raw latents, (n, 10).
-        images: of the dataset, (n, H, W, 3).
-        renders: of each preset, (presets, n, H, W, 3).
-        decibels: PSNR of the renders to the images, (presets, n).
+        indices: the numbers of the images, (n,).
+        raw: the raw latents of the images, (n, 10).
+        images: the images of the dataset, (n, H, W, 3).
+        renders: the renders of each preset, (presets, n, H, W, 3).
+        decibels: the PSNR of the renders to the images, (presets, n).
         between: the least PSNR between two presets' renders, (n,); infinite where all render the
             same image.
     """
@@ -101,11 +108,11 @@ class Comparison:
 
     @property
     def telling(self) -> Array:
-        """Which images can tell the presets apart, (n,)."""
+        """The mask of the images that can tell the presets apart, (n,)."""
         return self.between < VISIBLE
 
     def verdict(self) -> str:
-        """Which preset fits, if any."""
+        """Say which preset fits, if any."""
         means = self._means(self.telling)
         order = np.argsort(-means, kind="stable")
         best = means[order[0]]
@@ -117,14 +124,16 @@ class Comparison:
             behind = f"; {names[1]} has {_decibels(means[order[1]])}"
         if best < FITTING:
             none = {1: "it does not fit", 2: "neither fits"}.get(len(order), "none fits")
-            said = (
+            sentence = (
                 f"{none}: {names[0]} comes nearest with {_decibels(best)} on {where}, and what "
                 f"made them would have {FITTING:g} dB or more{behind}"
             )
             others = ~self.telling if self.telling.any() else self.telling
             if others.any() and self._means(others)[order[0]] >= FITTING:
-                said += f"; on the other images it has {_decibels(self._means(others)[order[0]])}"
-            return said
+                sentence += (
+                    f"; on the other images it has {_decibels(self._means(others)[order[0]])}"
+                )
+            return sentence
         if not self.telling.any() and len(order) > 1:
             return f"they cannot be told apart by {where}: all presets render them alike"
         if ahead < AHEAD:
@@ -132,12 +141,12 @@ class Comparison:
         return f"{names[0]} fits: {_decibels(best)} on {where}{behind}"
 
     def _means(self, chosen: Array) -> Array:
-        """Each preset's mean PSNR over some images, or over all where these are none."""
+        """The mean PSNR of each preset over the chosen images, or over all if none is chosen."""
         chosen = chosen if chosen.any() else np.ones_like(chosen)
         return np.minimum(self.decibels[:, chosen], _EQUAL).mean(1)
 
     def lines(self) -> list[str]:
-        """A table of the images, and the verdict."""
+        """Tabulate the images, and end with the verdict."""
         widths = [max(10, len(preset.name) + 2) for preset in self.presets]
         hues = GROUPS["hue"]
 
@@ -159,12 +168,12 @@ class Comparison:
             lines.append(row(index, *raw, *decibels(self.decibels[:, i]), (between, 12)))
         lines.append(row("mean", ("", 48), *decibels(self._means(self.between >= 0))))
         if self.telling.any():
-            what = f"of {self.telling.sum()} with less than {VISIBLE:g} dB between"
-            lines.append(row("mean", (what, 48), *decibels(self._means(self.telling))))
+            title = f"of {self.telling.sum()} with less than {VISIBLE:g} dB between"
+            lines.append(row("mean", (title, 48), *decibels(self._means(self.telling))))
         return [*lines, "", f"verdict: {self.verdict()}"]
 
     def figure(self) -> Image.Image:
-        """A contact sheet: each image, and beside it what the presets make of it."""
+        """Draw a contact sheet: each image, and the presets' renders beside it."""
         cells = np.concatenate([self.images[None], self.renders]).swapaxes(0, 1)
         times = max(1, 128 // cells.shape[2])  # labels need some room
         cells = cells.repeat(times, 2).repeat(times, 3)
@@ -195,27 +204,24 @@ def compare(
     device: str,
     workers: int | None,
 ) -> Comparison:
-    """Renders some of a dataset's raw latents with each preset, at its resolution.
+    """Render some of a dataset's raw latents with each preset, at the dataset's resolution.
+
+    Args:
+        source: the dataset.
+        presets: the candidates.
+        count: the number of images to compare.
+        engine: the engine that renders.
+        quality: the quality of the renders: draft, standard or reference.
+        device: the device that renders.
+        workers: the number of render processes; None: one for each processor or GPU.
 
     Raises:
-        DatasetError: raw latents outside [-1, 1], or images that are not square or of one size.
+        DatasetError: raw latents outside [-1, 1], or images that are not square or not of one
+            size.
         UsageError: an option does not fit.
         RenderError: an image could not be rendered.
     """
-    low, high = source.raw_latents.min(0), source.raw_latents.max(0)
-    outside = [
-        f"{name} from {low[f]:.4g} to {high[f]:.4g}"
-        for f, name in enumerate(FACTOR_NAMES)
-        if low[f] < -1 or high[f] > 1
-    ]
-    if outside:
-        raise DatasetError(
-            f"expected raw latents in [-1, 1], found {', '.join(outside)}: they are in other units "
-            "than every preset takes, so nothing can be rendered from them"
-        )
-    height, width = source.shape[:2]
-    if height != width:
-        raise DatasetError(f"the images are {width} x {height}, expected square ones")
+    _check_renderable(source)
     indices = choose_sample(source.raw_latents, presets, count)
     images = source.images(indices.tolist())
     raw = source.raw_latents[indices]
@@ -224,7 +230,7 @@ def compare(
             render_images(
                 preset.hold_fixed(raw),
                 preset,
-                resolution=height,
+                resolution=source.shape[0],
                 quality=quality,
                 device=device,
                 engine=engine,
@@ -243,10 +249,40 @@ def compare(
     return Comparison(tuple(presets), indices, raw, images, renders, np.array(decibels), between)
 
 
-def choose_sample(raw: npt.NDArray[np.float32], presets: Sequence[Preset], count: int) -> Array:
-    """Numbers of images, evenly spread: three in four from those whose scenes differ by preset.
+def _check_renderable(source: Source) -> None:
+    """Check that presets can render a dataset's raw latents, at its resolution.
 
-    The others say whether the presets fit at all.
+    Raises:
+        DatasetError: raw latents outside [-1, 1], or images that are not square.
+    """
+    low, high = source.raw_latents.min(0), source.raw_latents.max(0)
+    outside = [
+        f"{name} from {low[f]:.4g} to {high[f]:.4g}"
+        for f, name in enumerate(FACTOR_NAMES)
+        if low[f] < -1 or high[f] > 1
+    ]
+    if outside:
+        raise DatasetError(
+            f"expected raw latents in [-1, 1], found {', '.join(outside)}: they are in other units "
+            "than every preset takes, so nothing can be rendered from them"
+        )
+    height, width = source.shape[:2]
+    if height != width:
+        raise DatasetError(f"the images are {width} x {height}, expected square ones")
+
+
+def choose_sample(raw: npt.NDArray[np.float32], presets: Sequence[Preset], count: int) -> Array:
+    """Choose images, evenly spread, three in four from those whose scenes differ by preset.
+
+    The others tell whether the presets fit at all.
+
+    Args:
+        raw: the raw latents of the dataset, (N, 10).
+        presets: the candidates.
+        count: the number of images to choose.
+
+    Returns:
+        The numbers of the images, (count,) or fewer, ascending.
     """
     pool = np.unique(np.linspace(0, len(raw) - 1, max(_POOL, count)).round().astype(int))
     scenes = []
@@ -261,5 +297,6 @@ def choose_sample(raw: npt.NDArray[np.float32], presets: Sequence[Preset], count
 
 
 def _spread(numbers: Array, count: int) -> Array:
+    """Take `count` of the numbers, evenly spread; all where there are fewer."""
     count = min(count, len(numbers))
     return numbers[np.linspace(0, len(numbers) - 1, count).round().astype(int)]

@@ -1,4 +1,4 @@
-"""Exact pairs rendered on demand by the direct engine, into the training batch."""
+"""`RenderedPairs`: exact pairs, rendered on demand by the direct engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from threedident.factors import FACTOR_NAMES
 from threedident.presets import Preset, load_preset
 from threedident.render.engine import create_engine
 from threedident.render.executors.processes import ChildProcess, wait_for_close
-from threedident.render.scene import SceneBuilder
+from threedident.render.mesh import get_mesh
 from threedident.render.settings import EngineSettings
 from threedident.system import usable_processors
 
@@ -28,7 +28,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "rendered pairs") from error
 
-from threedident.datasets.loader import Batch, Buffers, PairLoader
+from threedident.datasets.loader import Batch, Buffers, PairLoader, check_sizes
 from threedident.distributions.torch_sampler import seeded
 
 UInt8 = npt.NDArray[np.uint8]
@@ -41,7 +41,7 @@ _DIED = (
 
 
 class _Renderers:
-    """Processes that render pieces of batches, for any thread."""
+    """A pool of processes that render pieces of batches, for any thread."""
 
     def __init__(self, settings: EngineSettings, count: int) -> None:
         self.processes = [ChildProcess(_serve, settings) for _ in range(count)]
@@ -52,7 +52,7 @@ class _Renderers:
         self._dead = False
 
     def submit(self, latents: npt.NDArray[np.float32]) -> concurrent.futures.Future[UInt8]:
-        """Images (N, H, W, 3) of scene latents (N, 10), to come."""
+        """Start to render scene latents (N, 10); the future gives their images (N, H, W, 3)."""
         return self._threads.submit(self._render, latents)
 
     def _render(self, latents: npt.NDArray[np.float32]) -> UInt8:
@@ -72,7 +72,7 @@ class _Renderers:
         return answer
 
     def close(self) -> None:
-        """Ends the processes, and waits for that."""
+        """End the processes, and wait until they have ended."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for process in self.processes:
             process.kill()
@@ -82,17 +82,17 @@ class _Renderers:
 
 
 class RenderedPairs:
-    """Endless batches of exact pairs, rendered as they are asked for.
+    """Endless batches of exact pairs, rendered on demand.
 
-    The same batches as `PositivePairs` gives: `((z, z~), (x, x~))`, latents (B, 10) float32 in
-    raw units, images uint8 (B, 3, H, W), channels last in memory. They depend on the settings,
+    Batches have the form that `PositivePairs` gives: `((z, z~), (x, x~))`, latents (B, 10) float32
+    in raw units, images uint8 (B, 3, H, W), channels last in memory. They depend on the settings,
     the seed, the epoch and the batch's number alone. On a CPU, processes render; on a GPU, the
     images are made on it and stay there. Close it, or use it as a context manager.
 
     Attributes:
-        process: space, marginal and conditional, in raw units.
+        process: the space, the marginal and the conditional of the pairs, in raw units.
         preset: the generator.
-        batches: in an epoch; None: there is no end.
+        batches: the number of batches in an epoch; None: there is no end.
     """
 
     def __init__(
@@ -111,21 +111,22 @@ class RenderedPairs:
         workers: int | None = None,
         pin_memory: bool = False,
     ) -> None:
-        """Processes start with the first batch.
+        """Check the arguments; processes start with the first batch.
 
         Args:
             space: the space of the raw latents, within [-1, 1]^10; None: all of it.
             conditional: the distribution p(z~ | z) of the pairs; give it by name.
             preset: the generator, or its name; factors that it holds fixed are fixed in both.
-            resolution: pixels along each side.
-            device: cpu, or cuda for the GPU.
-            marginal: p(z); None: uniform.
-            batch_size: pairs to a batch.
-            batches: in an epoch; None: there is no end.
-            seed: of the pairs.
-            quality: draft, standard or reference.
-            workers: processes on a CPU; None: one a processor.
-            pin_memory: whether a CPU's images are put where a GPU can fetch them by itself.
+            resolution: the number of pixels along each side.
+            device: the device that renders: cpu, or cuda for the GPU.
+            marginal: the distribution p(z); None: uniform.
+            batch_size: the number of pairs in a batch.
+            batches: the number of batches in an epoch; None: there is no end.
+            seed: the seed for the pairs.
+            quality: the quality of the images: draft, standard or reference.
+            workers: the number of processes on a CPU; None: one for each processor.
+            pin_memory: a flag to put a CPU's images into pinned memory, from which a GPU copies
+                faster.
 
         Raises:
             UsageError: an argument does not fit.
@@ -136,8 +137,7 @@ class RenderedPairs:
         inside = isinstance(space, Box) and space.low >= -1 and space.high <= 1
         if not inside or space.n != len(FACTOR_NAMES):
             raise UsageError(f"pairs are rendered from a box within [-1, 1]^10, found {space}")
-        if batch_size < 1 or (batches is not None and batches < 1):
-            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        check_sizes(batch_size, batches)
         if workers is not None and workers < 1:
             raise UsageError(f"expected at least 1 worker, found {workers}")
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
@@ -147,7 +147,7 @@ class RenderedPairs:
         self._settings = EngineSettings(self.preset, resolution, quality, device, "direct")
         if device not in ("cpu", "cuda"):
             raise UsageError(f"the direct engine renders on cpu or cuda, found {device}")
-        SceneBuilder(self.preset)  # complains of a shape
+        _check_shape(self.preset)
         self._workers = workers or usable_processors()
         self._buffers = Buffers(pin_memory=pin_memory)
         self._lock = threading.Lock()
@@ -169,33 +169,33 @@ class RenderedPairs:
         )
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         with self._lock:
             if self._renderers is not None:
                 self._renderers.close()
             self._renderers = None
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of an epoch.
+        """Render batch `number` of an epoch.
 
         Raises:
-            RenderError: a process has died.
+            RenderError: a render process has died.
         """
         z = self.process.sample(self._batch_size, generator=seeded(self._seed, epoch, number))
         raw = self.preset.hold_fixed(torch.cat(z).numpy())
         latents = self.preset.to_scene(raw)
         count = self._batch_size
-        together = torch.from_numpy(raw)
+        both = torch.from_numpy(raw)
         if self._settings.device == "cuda":
             images = self._on_gpu(latents)
-            together = together.to(images.device)
+            both = both.to(images.device)
         else:
             images = self._on_cpu(latents)
         x = images.permute(0, 3, 1, 2)
-        return Batch((together[:count], together[count:]), (x[:count], x[count:]))
+        return Batch((both[:count], both[count:]), (x[:count], x[count:]))
 
     def loader(self, *, threads: int = 2, ahead: int = 1) -> PairLoader:
-        """The batches in order; while one trains, the next are rendered."""
+        """Make a loader of the batches in order, which renders the next ones ahead."""
         return PairLoader(self, threads=threads, ahead=ahead)
 
     def _on_cpu(self, latents: npt.NDArray[np.float32]) -> torch.Tensor:
@@ -217,13 +217,22 @@ class RenderedPairs:
                 self._gpu = create_engine(self._settings)
             engine, parts = self._gpu, []
             for start in range(0, len(latents), engine.batch):
-                made = engine.encode(engine.render_linear(latents[start : start + engine.batch]))
-                parts.append(torch.utils.dlpack.from_dlpack(made))
+                pixels = engine.encode(engine.render_linear(latents[start : start + engine.batch]))
+                parts.append(torch.utils.dlpack.from_dlpack(pixels))
             return torch.cat(parts)
 
 
+def _check_shape(preset: Preset) -> None:
+    """Check here that a preset's mesh can be used, before a render process fails on it.
+
+    Raises:
+        UsageError: the mesh cannot be read, or does not fit.
+    """
+    get_mesh(preset.shape)
+
+
 def _serve(pipe: Connection, settings: EngineSettings) -> None:
-    """A render process: answers latents with their images, or with what went wrong."""
+    """Serve in a render process: answer latents with their images, or with the error."""
 
     def watch() -> None:
         wait_for_close(pipe)

@@ -1,4 +1,4 @@
-"""Single images with their latents, in batches: the data of supervised training."""
+"""Batches of single images with their latents, for supervised training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SingleImages:
     """Batches `((z,), (x,))` of single images in random order, each once an epoch.
 
     Attributes:
-        batches: the batches in an epoch; images that do not fill one are left out.
+        batches: the number of batches in an epoch; images that do not fill one are left out.
     """
 
     def __init__(self, dataset: ThreeDIdent, batch_size: int, seed: int) -> None:
@@ -22,7 +22,7 @@ class SingleImages:
         self._order: tuple[int, torch.Tensor] | None = None  # the last epoch's
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of an epoch."""
+        """Make batch `number` of an epoch."""
         order = self._order
         if order is None or order[0] != epoch:
             drawn = torch.randperm(len(self._dataset), generator=seeded(self._seed, epoch))

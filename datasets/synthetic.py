@@ -1,4 +1,7 @@
-"""The synthetic benchmark: latents through an invertible random network (Z21, A.2)."""
+"""The synthetic benchmark: latents through an invertible random network.
+
+The network is that of Zimmermann et al. (2021), appendix A.2; see CITATION.cff.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "the synthetic benchmark") from error
 
-from threedident.datasets.loader import Batch, PairLoader
+from threedident.datasets.loader import Batch, PairLoader, check_sizes
 from threedident.distributions.torch_sampler import seeded
 
 _AT_ONCE = 5000  # matrices whose condition numbers are computed together
@@ -26,8 +29,8 @@ class Mixing(torch.nn.Module):
     nor flattens the latents much. Nothing is trained.
 
     Attributes:
-        condition_numbers: of each layer's matrix.
-        threshold: what they had to reach.
+        condition_numbers: the condition number of each layer's matrix.
+        threshold: the largest condition number that a layer may have.
     """
 
     def __init__(
@@ -40,15 +43,15 @@ class Mixing(torch.nn.Module):
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
-        """Draws the layers, on the CPU: the same for every device.
+        """Draw the layers on the CPU, so that they are the same for every device.
 
         Args:
-            n: dimensions of latents and observations.
-            layers: how many.
-            negative_slope: of the LeakyReLU.
-            trials: draws that set the threshold.
-            seed: of the weights.
-            device: where it lives.
+            n: the number of dimensions of latents and observations.
+            layers: the number of linear layers.
+            negative_slope: the slope of the LeakyReLU below 0.
+            trials: the number of draws that set the threshold.
+            seed: the seed for the weights.
+            device: the device that holds the weights.
 
         Raises:
             UsageError: an argument does not fit.
@@ -79,7 +82,7 @@ class Mixing(torch.nn.Module):
         self.register_buffer("weights", torch.stack(chosen).float().to(device))
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
-        """Observations (N, n) of latents (N, n)."""
+        """Map latents (N, n) to observations (N, n)."""
         x = z
         for number, weight in enumerate(self.weights):
             if number:
@@ -88,7 +91,7 @@ class Mixing(torch.nn.Module):
         return x
 
     def inverse(self, x: torch.Tensor) -> torch.Tensor:
-        """Latents (N, n) of observations (N, n)."""
+        """Map observations (N, n) to latents (N, n)."""
         z = x
         for number, weight in reversed(list(enumerate(self.weights))):
             z = torch.linalg.solve(weight, z.T).T
@@ -98,7 +101,7 @@ class Mixing(torch.nn.Module):
 
 
 def _draws(n: int, generator: torch.Generator) -> Any:
-    """Endlessly: matrices (k, n, n) with columns of length 1, and their condition numbers."""
+    """Draw matrices (k, n, n) with columns of length 1, and their condition numbers, endlessly."""
     while True:
         drawn = 2 * torch.rand(_AT_ONCE, n, n, generator=generator, dtype=torch.float64) - 1
         matrices = drawn / drawn.norm(dim=1, keepdim=True)
@@ -107,12 +110,12 @@ def _draws(n: int, generator: torch.Generator) -> Any:
 
 
 class SyntheticPairs:
-    """Batches `((z, z~), (x, x~))` of exact pairs and their observations, made on the fly.
+    """Batches `((z, z~), (x, x~))` of exact pairs and their observations, drawn on the fly.
 
     Attributes:
-        mixing: x = g(z); the pairs are made on its device.
-        process: of the pairs.
-        batches: in an epoch; None: there is no end.
+        mixing: the mixing, x = g(z); the pairs are drawn on its device.
+        process: the process of the pairs.
+        batches: the number of batches in an epoch; None: there is no end.
     """
 
     def __init__(
@@ -124,7 +127,14 @@ class SyntheticPairs:
         batches: int | None = None,
         seed: int = 0,
     ) -> None:
-        """Nothing is drawn yet.
+        """Take a mixing and a process; nothing is drawn yet.
+
+        Args:
+            mixing: the mixing, x = g(z).
+            process: the process of the pairs, on a space of the mixing's dimension.
+            batch_size: the number of pairs in a batch.
+            batches: the number of batches in an epoch; None: there is no end.
+            seed: the seed for the pairs.
 
         Raises:
             UsageError: the mixing has another dimension than the process's space, or an argument
@@ -133,13 +143,12 @@ class SyntheticPairs:
         n = mixing.weights.shape[-1]
         if process.space.n != n:
             raise UsageError(f"the mixing takes {n} dimensions, found {process.space}")
-        if batch_size < 1 or (batches is not None and batches < 1):
-            raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
+        check_sizes(batch_size, batches)
         self.mixing, self.process, self.batches = mixing, process, batches
         self._batch_size, self._seed = batch_size, seed
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Batch `number` of an epoch: latents and observations, (B, n) float32."""
+        """Draw batch `number` of an epoch: latents and observations, (B, n) float32."""
         device = self.mixing.weights.device
         generator = seeded(self._seed, epoch, number, device=device)
         z, z_tilde = self.process.sample(self._batch_size, generator=generator)
@@ -147,5 +156,5 @@ class SyntheticPairs:
             return Batch((z, z_tilde), (self.mixing(z), self.mixing(z_tilde)))
 
     def loader(self, *, threads: int = 1, ahead: int = 1) -> PairLoader:
-        """The batches in order, prepared by threads of this process."""
+        """Make a loader of the batches in order, prepared by threads of this process."""
         return PairLoader(self, threads=threads, ahead=ahead)

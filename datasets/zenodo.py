@@ -1,8 +1,8 @@
-"""The published release: fetched from its Zenodo record, checked, and unpacked.
+"""Download the published release from its Zenodo record, check it, and unpack it.
 
-Every step can be interrupted, and the next run goes on from there: what has been fetched of a
-file lies in `.NAME.part`, an archive is unpacked in `.FOLDER.unpacking` and renamed when it is
-whole. Names from the server never begin with a dot, so none of them meets ours.
+Every step can be interrupted, and the next run goes on from there. A partial file lies in
+`.NAME.part`. An archive is unpacked in `.FOLDER.unpacking`, which is renamed when it is whole.
+Names from the server never begin with a dot, so none of them meets ours.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ API = "https://zenodo.org/api"
 _ARCHIVE = re.compile(r"(.+?)\.(zip|tar|tgz|tbz2|txz|tar\.(gz|bz2|xz))", re.IGNORECASE)
 _PLAIN_NAME = re.compile(r"[^./\\:\x00-\x1f\x7f][^/\\:\x00-\x1f\x7f]{0,99}")
 _DIGITS = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
-_MARK = ".3dident-download.json"  # in an unpacked folder: which archive it is of
+_MARK = ".3dident-download.json"  # in an unpacked folder: the checksum of its archive
 _CHUNK = 1 << 16
 _TIMEOUTS = (30.0, 60.0)  # s, to connect and between two pieces of an answer
 _ATTEMPTS = 5  # in a row that get no further
@@ -57,10 +57,10 @@ class RemoteFile:
     """A file of a record.
 
     Attributes:
-        name: a plain file name.
-        size: bytes.
-        checksum: algorithm and hexadecimal digest, as md5:0123.
-        url: where its content is.
+        name: the file's name, without a folder.
+        size: the size in bytes.
+        checksum: the algorithm and the hexadecimal digest, as md5:0123.
+        url: the address of its content.
     """
 
     name: str
@@ -70,13 +70,13 @@ class RemoteFile:
 
     @property
     def folder(self) -> str | None:
-        """What an archive is unpacked into; None for what is no archive."""
+        """The folder that an archive is unpacked into; None if the file is no archive."""
         match = _ARCHIVE.fullmatch(self.name)
         return match[1] if match else None
 
 
 class _LaterError(Exception):
-    """What may work a moment later: after `wait` seconds, where the server says so."""
+    """A failure that may pass: after `wait` seconds, where the server says so."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -84,7 +84,7 @@ class _LaterError(Exception):
 
 
 def open_session() -> requests.Session:
-    """Connections to a server, to be closed."""
+    """Open connections to a server; close them, or use them as a context manager."""
     import requests
 
     session = requests.Session()
@@ -93,7 +93,12 @@ def open_session() -> requests.Session:
 
 
 def list_record(session: requests.Session, record: int, api: str = API) -> list[RemoteFile]:
-    """The files of a record, every field checked.
+    """List the files of a record, with every field checked.
+
+    Args:
+        session: the connection, from `open_session`.
+        record: the number of the record.
+        api: the address of the server's interface.
 
     Raises:
         UsageError: `api` is no http address.
@@ -103,7 +108,7 @@ def list_record(session: requests.Session, record: int, api: str = API) -> list[
         raise UsageError(f"--api expects an address as {API}, found {api!r}")
     url = f"{api.rstrip('/')}/records/{record}"
 
-    def ask() -> Any:
+    def fetch_record() -> Any:
         with _get(session, url, {}, "Is --record the record's number?") as response:
             size = len(response.content)
             try:
@@ -115,8 +120,8 @@ def list_record(session: requests.Session, record: int, api: str = API) -> list[
                     "right, and no login page in between?"
                 ) from None
 
-    found = _persist(url, ask)
-    entries = found.get("files") if isinstance(found, dict) else None
+    description = _persist(url, fetch_record)
+    entries = description.get("files") if isinstance(description, dict) else None
     if isinstance(entries, dict):  # Invenio's own form
         entries = entries.get("entries")
         entries = list(entries.values()) if isinstance(entries, dict) else entries
@@ -131,10 +136,10 @@ def list_record(session: requests.Session, record: int, api: str = API) -> list[
 
 
 def _parse(entry: Any, url: str) -> RemoteFile:
-    """A file from the record's JSON, in any form that the API has had."""
+    """Read a file from the record's JSON, in any form that the API has had."""
 
-    def fail(what: str, found: Any) -> DatasetError:
-        return DatasetError(f"{url}: a file of the record has no usable {what}: {found!r:.100}")
+    def fail(field: str, value: Any) -> DatasetError:
+        return DatasetError(f"{url}: a file of the record has no usable {field}: {value!r:.100}")
 
     if not isinstance(entry, dict):
         raise fail("description", entry)
@@ -158,16 +163,16 @@ def _parse(entry: Any, url: str) -> RemoteFile:
 def download(
     session: requests.Session, files: Sequence[RemoteFile], out: Path, *, remove_archives: bool
 ) -> list[RemoteFile]:
-    """Fetches files into a folder and unpacks the archives among them.
+    """Download files into a folder and unpack the archives among them.
 
     Args:
-        session: the connection.
-        files: what to fetch.
+        session: the connection, from `open_session`.
+        files: the files to download.
         out: the folder; each archive gets a folder of its own in it.
-        remove_archives: once they are unpacked.
+        remove_archives: a flag to remove archives once they are unpacked.
 
     Returns:
-        The files that were not there before.
+        The files that were downloaded now; the others were complete before.
 
     Raises:
         DatasetError: no connection, a wrong checksum, an archive that is damaged or reaches out
@@ -188,6 +193,7 @@ def download(
 
 
 def _is_finished(file: RemoteFile, out: Path) -> bool:
+    """Check that a file is downloaded, and unpacked if it is an archive."""
     if file.folder is None:
         return _is_there(file, out)
     folder = out / file.folder
@@ -203,6 +209,7 @@ def _is_finished(file: RemoteFile, out: Path) -> bool:
 
 
 def _is_there(file: RemoteFile, out: Path) -> bool:
+    """Check that a file is downloaded; refuse another of its name."""
     path = out / file.name
     fault = _fault(path, file) if path.exists() else None
     if fault:
@@ -213,18 +220,21 @@ def _is_there(file: RemoteFile, out: Path) -> bool:
 
 
 def _fault(path: Path, file: RemoteFile) -> str | None:
-    """How a file differs from the record's."""
+    """Describe how a file differs from the record's; None if it does not."""
     if _size(path) != file.size:
         return f"expected {file.size} bytes, found {_size(path)}"
     if file.size > 10**9:
         Progress.print(f"checking {path}")
     algorithm = file.checksum.split(":")[0]
-    found = f"{algorithm}:{file_digest(path, algorithm)}"
-    return None if found == file.checksum else f"expected {file.checksum}, found {found}"
+    checksum = f"{algorithm}:{file_digest(path, algorithm)}"
+    return None if checksum == file.checksum else f"expected {file.checksum}, found {checksum}"
 
 
 def _check_room(files: Sequence[RemoteFile], out: Path, remove_archives: bool) -> None:
-    """An archive is taken to need its own size again, unpacked: images hardly compress."""
+    """Check that the disk has room for the files.
+
+    Unpacked, an archive is taken to need its own size again: images hardly compress.
+    """
     used = most = 0
     for file in files:
         have = file.size if (out / file.name).exists() else _size(_part(file, out))
@@ -247,7 +257,7 @@ def _size(path: Path) -> int:
 
 
 class _Bar(Progress):
-    """Counts megabytes; told how many bytes there are, and never goes back."""
+    """A progress bar in megabytes, which takes positions in bytes and never goes back."""
 
     def __init__(self, title: str, total: int, have: int = 0) -> None:
         super().__init__(title, total // 10**6, finished=have // 10**6, unit="MB")
@@ -261,6 +271,7 @@ class _Bar(Progress):
 
 
 def _fetch(session: requests.Session, file: RemoteFile, out: Path) -> None:
+    """Download a file, in several attempts if need be, and check it."""
     part = _part(file, out)
     if _is_there(file, out):
         return
@@ -278,7 +289,7 @@ def _fetch(session: requests.Session, file: RemoteFile, out: Path) -> None:
 
 
 def _fetch_rest(session: requests.Session, file: RemoteFile, part: Path, bar: _Bar) -> None:
-    """Makes a partial file whole with one request, or fails with what it got kept."""
+    """Complete a partial file with one request, or fail and keep the part."""
     have = _size(part)
     if have == file.size and part.exists():
         return
@@ -310,7 +321,10 @@ def _fetch_rest(session: requests.Session, file: RemoteFile, part: Path, bar: _B
 def _get(
     session: requests.Session, url: str, headers: dict[str, str], advice: str
 ) -> requests.Response:
-    """An answer whose content is not read yet: all, a part, or that there is no such part."""
+    """Request an address; the answer's content is not read yet.
+
+    Its status is 200 (the whole), 206 (a part), or 416 (there is no such part).
+    """
     response = session.get(url, headers=headers, stream=True, timeout=_TIMEOUTS)
     status, wait = response.status_code, response.headers.get("Retry-After", "")
     if status in (200, 206, 416):
@@ -322,7 +336,16 @@ def _get(
 
 
 def _persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = lambda: 0) -> T:
-    """What the first attempt that succeeds returns; gives up after some that get no further."""
+    """Repeat an attempt until it succeeds; give up after a few that get no further.
+
+    Args:
+        url: the address, for the messages.
+        attempt: the function to call.
+        reached: a function that tells how far the attempts have come.
+
+    Returns:
+        The result of the attempt that succeeds.
+    """
     import requests
 
     best, failures = reached(), 0
@@ -333,17 +356,17 @@ def _persist(url: str, attempt: Callable[[], T], reached: Callable[[], int] = la
             failures = 1 if reached() > best else failures + 1
             best = reached()
             wait = getattr(error, "wait", None) or _FIRST_WAIT * 2 ** (failures - 1)
-            said = f"cannot fetch {url}: {_reason(error)}"
+            message = f"cannot fetch {url}: {_reason(error)}"
             if wait > _LONGEST_WAIT:
-                raise DatasetError(f"{said}, to wait for {wait:.0f} s. {_AGAIN}") from error
+                raise DatasetError(f"{message}, to wait for {wait:.0f} s. {_AGAIN}") from error
             if failures >= _ATTEMPTS:
-                raise DatasetError(f"{said}, {failures} times in a row. {_AGAIN}") from error
-        Progress.print(f"{said}; trying again in {wait:g} s")
+                raise DatasetError(f"{message}, {failures} times in a row. {_AGAIN}") from error
+        Progress.print(f"{message}; trying again in {wait:g} s")
         time.sleep(wait)
 
 
 def _reason(error: BaseException) -> str:
-    """What an error of the connection comes down to."""
+    """Name the cause of an error of the connection."""
     import requests
 
     inner: BaseException | None = error
@@ -358,6 +381,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _unpack(file: RemoteFile, out: Path) -> None:
+    """Unpack an archive into its folder, which appears once it is whole."""
     archive, folder = out / file.name, out / str(file.folder)
     temporary, bar = _unpacking(folder), _Bar(f"unpacking {file.name}", file.size)
     try:
@@ -376,14 +400,14 @@ def _unpack(file: RemoteFile, out: Path) -> None:
     except Exception as error:  # the parsers of archives raise many kinds
         if isinstance(error, DatasetError) or getattr(error, "errno", None):
             raise
-        said = " ".join(str(error).split())
-        raise DatasetError(f"cannot unpack {archive}: {said}") from error
+        reason = " ".join(str(error).split())
+        raise DatasetError(f"cannot unpack {archive}: {reason}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _members(name: str, handle: IO[bytes]) -> Iterator[tuple[PurePosixPath, IO[bytes] | None]]:
-    """The members of an archive: where each belongs, and its content (None: a folder)."""
+    """Iterate over an archive: the path of each member, and its content (None: a folder)."""
     if name.lower().endswith(".zip"):
         with zipfile.ZipFile(handle) as packed:
             for entry in packed.infolist():
@@ -404,24 +428,24 @@ def _members(name: str, handle: IO[bytes]) -> Iterator[tuple[PurePosixPath, IO[b
 
 
 def _inside(archive: str, member: str, plain: bool) -> PurePosixPath:
-    """Where a member belongs, relative to the folder; refuses what is no file in it."""
+    """The path of a member, relative to the folder; refuses anything but a file inside it."""
     path = PurePosixPath(member)
     if plain and not (
         path.is_absolute() or ".." in path.parts or re.search(r"[\\:\x00-\x1f]", member)
     ):
         return path
-    what = "outside of its folder" if plain else "a link or a device, not a file or a folder"
+    fault = "outside of its folder" if plain else "a link or a device, not a file or a folder"
     raise DatasetError(
-        f"{archive} is not unpacked: its member {member!r} is {what}. Nothing of it is kept; do "
+        f"{archive} is not unpacked: its member {member!r} is {fault}. Nothing of it is kept; do "
         "not trust this archive"
     )
 
 
 def find_layouts(root: Path) -> list[Path]:
-    """The folders under `root` that hold the published layout."""
-    found = []
+    """Find the folders under `root` that hold the published layout."""
+    layouts = []
     for folder, folders, files in os.walk(root):
         if published.RAW_LATENTS in files and published.IMAGES in folders:
-            found.append(Path(folder))
+            layouts.append(Path(folder))
         folders[:] = [f for f in folders if f != published.IMAGES and not f.startswith(".")]
-    return sorted(found)
+    return sorted(layouts)

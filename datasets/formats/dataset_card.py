@@ -34,7 +34,7 @@ def card(splits: Sequence[Split]) -> str:
 
 
 def is_unchanged(text: str) -> bool:
-    """Whether a card is as `card` wrote it, for whatever splits."""
+    """Check that a card is as `card` wrote it, for any splits."""
     body, mark, end = text.rpartition(_MARK)
     return bool(mark) and end == f"{_digest(body)} -->\n"
 
@@ -44,7 +44,7 @@ def _digest(text: str) -> str:
 
 
 def _is_ours(splits: Sequence[Split]) -> bool:
-    """Whether this toolkit rendered everything, from what it comes with alone."""
+    """Check that this toolkit rendered everything, from its own shapes alone."""
     presets = [split.manifest.preset if split.manifest else None for split in splits]
     return all(preset is not None and preset.shape in SHAPES for preset in presets)
 

@@ -65,7 +65,7 @@ class Split:
 
     @property
     def pairs(self) -> bool:
-        """Whether images 2i and 2i + 1 are a positive pair."""
+        """The flag that images 2i and 2i + 1 are a positive pair."""
         return self.manifest is not None and self.manifest.pair_process is not None
 
     @property
@@ -139,7 +139,7 @@ def records(folder: Path) -> dict[str, Path]:
 
 
 def is_record(path: Path) -> bool:
-    """Whether a file has the name of one that describes a split of an export."""
+    """Check that a file has the name of one that describes a split of an export."""
     return path in records(path.parent).values()
 
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import json
 import shlex
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from threedident.storage.atomic_files import (
 )
 from threedident.storage.directory import STATS, DatasetDir
 from threedident.storage.manifest import Manifest, parse_manifest
-from threedident.storage.shard_plan import missing_intervals, require_complete
+from threedident.storage.shard_plan import Interval, missing_intervals, require_complete
 from threedident.storage.shard_record import Part, checksum, parse_parts
 from threedident.storage.shards import (
     check_arrays,
@@ -136,7 +137,7 @@ def extend_command(root: Path | str, shape: str, wanted: int | None) -> str:
 
 
 def _is_whole(stats: Any, count: int) -> bool:
-    """Whether recorded statistics are of so many images, and have what is asked of them."""
+    """Check that recorded statistics are those of `count` images, and complete."""
     if not isinstance(stats, dict) or stats.get("images") != count:
         return False
     numbers = [stats.get(name) for name in ("mean", "std_within_image")]
@@ -194,16 +195,11 @@ def to_shards(
         if wanted is not None:
             dataset.record_wanted(wanted)
         parts = {part.interval: part for part in source.parts()}
-        done = dataset.shards()
-        if parts and kept.shard_size == manifest.shard_size and set(done) <= set(parts):
-            todo = [interval for interval in parts if interval not in done]
-        else:
-            todo = missing_intervals(count, manifest.shard_size, done)
-            if todo and parts:
-                require_sound(source)  # what is cut anew has checksums of its own
+        as_before = kept.shard_size == manifest.shard_size
+        todo = _intervals_to_write(source, parts if as_before else {}, dataset, manifest)
         checks = Checks(source)
-        left = sum(interval.count for interval in todo)
-        with Progress("writing", count, finished=count - left) as progress:
+        finished = count - sum(interval.count for interval in todo)
+        with Progress("writing", count, finished=finished) as progress:
             for interval in todo:
                 images = source.images(interval.indices)
                 checks.check(interval, images)
@@ -213,6 +209,19 @@ def to_shards(
         checks.check_whole()
         dataset.write_stats()
     return count
+
+
+def _intervals_to_write(
+    source: Source, parts: Collection[Interval], dataset: DatasetDir, manifest: Manifest
+) -> list[Interval]:
+    """The intervals that a directory lacks: the source's parts, if its shards are such parts."""
+    done = dataset.shards()
+    if parts and set(done) <= set(parts):
+        return [interval for interval in parts if interval not in done]
+    todo = missing_intervals(len(source), manifest.shard_size, done)
+    if todo and source.parts():
+        require_sound(source)  # what is cut anew has checksums of its own
+    return todo
 
 
 def _kept_manifest(
@@ -344,12 +353,6 @@ def pack(
     manifest = manifest_of(source, command)
     stats = source.stats()
     total, side = len(source), manifest.resolution
-    shapes: dict[str, tuple[tuple[int, ...], type]] = {
-        "images": ((total, side, side, 3), np.uint8),
-        "raw_latents": ((total, NUM_FACTORS), np.float32),
-        "latents": ((total, NUM_FACTORS), np.float32),
-        "index": ((total,), np.int64),
-    }
     with explaining_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         out.parent.stat()
@@ -362,9 +365,7 @@ def pack(
         h5py.File(temporary, "w", libver="v110") as file,
         Progress("packing", total) as progress,
     ):
-        for name, (shape, dtype) in shapes.items():
-            options = storage_options(name, shape, compression)
-            file.create_dataset(name, shape=shape, dtype=dtype, **options)
+        _create_arrays(file, total, side, compression)
         for part, images in checked_blocks(source):
             window = slice(part.interval.first, part.interval.stop)
             # HDF5 does not survive a disk that fills up below it: stop while there is room.
@@ -375,14 +376,38 @@ def pack(
         file["raw_latents"][:] = source.raw_latents
         file["latents"][:] = source.latents
         file["index"][:] = np.arange(total)
-        text = np.frombuffer(json.dumps(parts).encode(), np.uint8)
-        file.create_dataset(SHARDS, data=text)
-        write_text(file, _SHARDS_CHECKSUM, checksum(text))
-        write_text(file, "format", FORMAT)
-        file.attrs["format_version"] = FORMAT_VERSION
-        write_text(file, "manifest", json.dumps(manifest.as_dict()))
-        if stats is not None:
-            write_text(file, STATS, json.dumps(stats))
-        if source.wanted() is not None:
-            file.attrs[WANTED] = source.wanted()
+        _write_record(file, source, manifest, parts, stats)
     return total
+
+
+def _write_record(
+    file: h5py.File,
+    source: Source,
+    manifest: Manifest,
+    parts: list[dict[str, Any]],
+    stats: dict[str, Any] | None,
+) -> None:
+    """Write the record of a packed file: manifest, shards, statistics and wanted number."""
+    text = np.frombuffer(json.dumps(parts).encode(), np.uint8)
+    file.create_dataset(SHARDS, data=text)
+    write_text(file, _SHARDS_CHECKSUM, checksum(text))
+    write_text(file, "format", FORMAT)
+    file.attrs["format_version"] = FORMAT_VERSION
+    write_text(file, "manifest", json.dumps(manifest.as_dict()))
+    if stats is not None:
+        write_text(file, STATS, json.dumps(stats))
+    if source.wanted() is not None:
+        file.attrs[WANTED] = source.wanted()
+
+
+def _create_arrays(file: h5py.File, count: int, side: int, compression: str) -> None:
+    """Create the empty arrays of a packed file of `count` images of `side` pixels."""
+    shapes: dict[str, tuple[tuple[int, ...], type]] = {
+        "images": ((count, side, side, 3), np.uint8),
+        "raw_latents": ((count, NUM_FACTORS), np.float32),
+        "latents": ((count, NUM_FACTORS), np.float32),
+        "index": ((count,), np.int64),
+    }
+    for name, (shape, dtype) in shapes.items():
+        options = storage_options(name, shape, compression)
+        file.create_dataset(name, shape=shape, dtype=dtype, **options)

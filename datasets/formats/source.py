@@ -54,7 +54,7 @@ class Origin:
     wanted: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """The record as plain data for JSON."""
         return {
             "dataset": self.manifest and self.manifest.as_dict(),
             "shards": [part.as_dict() for part in self.parts],

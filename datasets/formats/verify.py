@@ -27,7 +27,7 @@ class Report:
 
     Attributes:
         form: shards, packed, published, webdataset or parquet.
-        imported: whether the record of what rendered it is missing.
+        imported: the verdict that the record of what rendered it is missing.
         images: the number of good images.
         last: the number of the last image there is.
         wanted: the number of images there should be; None where it is neither given nor recorded.
@@ -51,7 +51,7 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether all is well."""
+        """The verdict: no fault, and no image missing."""
         return not self.faults and not self.missing
 
     @property
@@ -69,12 +69,12 @@ class Report:
         return f"`3dident render --extend` with its directory renders that again{fewer}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """The report as plain data for JSON."""
         return {"good": self.good, **dataclasses.asdict(self), "devices": sorted(self.devices)}
 
 
 class _Latents(NamedTuple):
-    """The latents of one shard; its images are let go of."""
+    """The latents of one shard, without its images."""
 
     raw_latents: Float32
     latents: Float32

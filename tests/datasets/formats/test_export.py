@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from helpers.commands import command
+from helpers.dataset_forms import OTHERS, build, settings_of, turned
 from helpers.fake_dataset import make
 from PIL import Image
 
 from threedident.cli import main
+from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset, png_folder, webdataset
 from threedident.datasets.formats import parquet as parquet_module
 from threedident.datasets.formats.dataset_card import card, is_unchanged
@@ -294,7 +296,7 @@ def test_the_card_cites_what_the_repository_cites(tmp_path, made):
     yaml = pytest.importorskip("yaml")
     write(tmp_path / "made", tmp_path / "out", "webdataset")
     text = (tmp_path / "out/README.md").read_text()
-    cff = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text("utf-8"))
+    cff = yaml.safe_load((Path(__file__).parents[3] / "CITATION.cff").read_text("utf-8"))
     entries = text.split("@inproceedings")[1:]
     for entry, paper in zip(entries, cff["references"], strict=True):
         assert f"title = {{{paper['title']}}}" in entry
@@ -447,3 +449,56 @@ def test_arguments(tmp_path, cli, made):
     assert (tmp_path / "out/data/test-000000.tar").exists()
     cli(*words[:2], "--out", "val", "--to", "webdataset", "--split", "val")
     assert (tmp_path / "val/data/validation-000000.tar").exists()
+
+
+def test_exports_of_every_form_are_the_same_bytes(tmp_path):
+    root = build(tmp_path / "d")
+    expected = turned(root, "parquet", tmp_path / "hub")
+    for form in OTHERS[:3]:
+        made = turned(turned(root, form, tmp_path / form), "parquet", tmp_path / f"{form}-hub")
+        for path in expected.rglob("*.parquet"):
+            assert (made / path.relative_to(expected)).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_an_export_of_an_older_version_comes_back(cli, tmp_path, form):
+    root = build(tmp_path / "d")
+    there = turned(root, form, tmp_path / "old")
+    path = there / "3dident-validation.json"
+    record = json.loads(path.read_text())
+    for name in ("shards", "wanted"):
+        del record[name]
+    path.write_text(json.dumps(record))
+    assert "checked: latents are those that the settings give" in cli("verify", there).stdout
+    found = ThreeDIdent(there)
+    assert found.mean == tuple(record["mean"])
+    cli("convert", there, "--to", "shards", "--out", "back")
+    cli("verify", "back", "--n", 12)
+    assert settings_of(tmp_path / "back") == settings_of(root)
+
+
+@pytest.mark.parametrize("form", ["webdataset", "parquet"])
+def test_a_damaged_export_is_an_error_that_names_the_file(cli, tmp_path, form):
+    root = build(tmp_path / "d")
+    with open_dataset(root) as source:
+        export(source, tmp_path / "whole", form, shard_size=5)
+    first, second, _ = sorted((tmp_path / "whole/data").iterdir())
+
+    def refused(change, message):
+        shutil.rmtree(tmp_path / "x", ignore_errors=True)
+        shutil.copytree(tmp_path / "whole", tmp_path / "x")
+        change(tmp_path / "x/data")
+        with pytest.raises(DatasetError, match=message):
+            open_dataset(tmp_path / "x")
+        wrong = cli("verify", "x", code=1).stderr
+        assert "fault: " in wrong
+        assert f"3dident convert --to {form}" in wrong
+
+    refused(lambda d: (d / second.name).unlink(), "x lacks images 5 to 9 of the split validation")
+    for keep in (0, 700, 1500):
+        whole = second.read_bytes()
+        refused(lambda d, k=keep, w=whole: (d / second.name).write_bytes(w[:k]), second.name)
+    refused(lambda d: shutil.copy(d / first.name, d / second.name), second.name)
+    refused(lambda d: (d / second.name).write_bytes(b"x" * 9000), second.name)
+    with pytest.raises(DatasetError, match=r"one file of an export: give its folder, .*whole"):
+        open_dataset(first)
