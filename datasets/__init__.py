@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from threedident.datasets import release_check as _release
     from threedident.datasets.augmented_views import TwoViews as TwoViews
     from threedident.datasets.augmented_views import simclr as simclr
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
     from threedident.datasets.formats import open_dataset as open_dataset
+    from threedident.datasets.formats import verify as _verify
+    from threedident.datasets.formats.convert import convert as convert
+    from threedident.datasets.formats.describe import describe as describe
+    from threedident.datasets.formats.hdf5 import pack as pack
     from threedident.datasets.latent_matcher import LatentMatcher as LatentMatcher
     from threedident.datasets.loader import Batch as Batch
     from threedident.datasets.loader import PairLoader as PairLoader
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from threedident.datasets.rendered_pairs import RenderedPairs as RenderedPairs
     from threedident.datasets.synthetic import Mixing as Mixing
     from threedident.datasets.synthetic import SyntheticPairs as SyntheticPairs
+    from threedident.datasets.zenodo import download as download
     from threedident.distributions import Change as Change
     from threedident.distributions import GeneralizedNormal as GeneralizedNormal
     from threedident.distributions import Laplace as Laplace
@@ -37,7 +43,14 @@ if TYPE_CHECKING:
     from threedident.distributions.spaces import Unbounded as Unbounded
     from threedident.encoders.inputs import Normalize as Normalize
 
+    compare_release = _release.compare
+    verify = _verify.verify_any
+
 _MODULES = {
+    "threedident.datasets.formats.convert": ("convert",),
+    "threedident.datasets.formats.describe": ("describe",),
+    "threedident.datasets.formats.hdf5": ("pack",),
+    "threedident.datasets.zenodo": ("download",),
     "threedident.datasets.dataset": ("ThreeDIdent",),
     "threedident.datasets.latent_matcher": ("LatentMatcher",),
     "threedident.datasets.formats": ("open_dataset",),
@@ -54,6 +67,10 @@ _MODULES = {
     "threedident.encoders.inputs": ("Normalize",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
+
+_PLACES["verify"] = "threedident.datasets.formats.verify:verify_any"
+
+_PLACES["compare_release"] = "threedident.datasets.release_check:compare"
 
 __all__ = sorted(_PLACES)  # noqa: PLE0605
 

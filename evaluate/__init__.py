@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from threedident.evaluate.metrics import sap as sap
     from threedident.evaluate.scores_file import ScoresFile as ScoresFile
     from threedident.evaluate.scoring import score as score
+    from threedident.evaluate.submissions import onnx_export as _onnx
     from threedident.evaluate.text_tables import summary as summary
+
+    export_onnx = _onnx.export
 
 _MODULES = {
     "threedident.evaluate.metrics": (
@@ -48,6 +51,8 @@ _MODULES = {
     "threedident.evaluate.text_tables": ("summary",),
 }
 _PLACES = {name: module for module, names in _MODULES.items() for name in names}
+
+_PLACES["export_onnx"] = "threedident.evaluate.submissions.onnx_export:export"
 
 __all__ = sorted(_PLACES)  # noqa: PLE0605
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import shutil
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ import numpy.typing as npt
 
 from threedident import defaults
 from threedident.distributions import Distribution
-from threedident.errors import DatasetError, RenderError
-from threedident.presets import Preset
+from threedident.errors import DatasetError, RenderError, UsageError
+from threedident.presets import Preset, load_preset
 from threedident.progress import Progress, format_bytes
 from threedident.render.job import Executor, JobOptions, Summary, image_bytes, run_job
 from threedident.render.quality import Quality
@@ -179,12 +180,30 @@ def call_text(arguments: Mapping[str, Any]) -> str:
         if name in ("out", "quiet", "command") or value is parameter.default:
             continue
         if isinstance(value, Preset):
-            value = value.name
+            words.append(f"{name}={_preset_text(value)}")
+            continue
         plain = isinstance(value, (str, int, float, tuple, Path, Distribution, Mapping))
         if not (plain and value == parameter.default):
             text = repr(str(value) if isinstance(value, Path) else value) if plain else "..."
             words.append(f"{name}={text}")
     return f"render_dataset({', '.join(words)})"
+
+
+def _preset_text(preset: Preset) -> str:
+    """Write a preset as its name, or as a call that makes it where a built-in one was changed."""
+    try:
+        built_in = load_preset(preset.name)
+    except UsageError:
+        return "..."  # of a file, or made in Python
+    if preset == built_in:
+        return repr(preset.name)
+    fields = (field.name for field in dataclasses.fields(preset))
+    changed = [name for name in fields if getattr(preset, name) != getattr(built_in, name)]
+    shown = ("fixed", "shape", "material")
+    words = [f"{name}={getattr(preset, name)!r}" for name in shown if name in changed]
+    if set(changed) - {*shown, "best_r2"} or not words:
+        words.append("...")
+    return f"load_preset({preset.name!r}).changed({', '.join(words)})"
 
 
 def first_lines(
@@ -233,9 +252,9 @@ def first_lines(
         and settings.device == "cpu"  # all that it was measured on
         and settings.preset.material != "crystal"
     )
-    measure, engine, again = "estimate_render", "engine='direct'", "call"
+    engine, again = "engine='direct'", "started again, it continues"
     if typed:
-        measure, engine, again = "--estimate", "--engine direct", "command"
+        engine, again = "--engine direct", "the same command continues"
     return [
         f"rendering {items} into {root}: preset {settings.preset.name}, "
         f"{'given latents' if source == 'file' else drawn}, {settings.resolution} x "
@@ -244,7 +263,8 @@ def first_lines(
         f"{total - missing:,} of {total:,} images are there; {rest} takes "
         f"{'up to ' if manifest.compression != 'none' else ''}{format_bytes(size)} of disk "
         f"({format_bytes(shutil.disk_usage(root).free)} are free)",
-        "how long it takes is said after half a minute; "
-        f"{measure} measures it beforehand" + (f"; {engine} is quicker" if slow else ""),
-        f"Ctrl-C stops it and keeps what is finished; the same {again} continues",
+        "how long it takes is said after half a minute"
+        + ("; --estimate measures it beforehand" if typed else "")
+        + (f"; {engine} is quicker" if slow else ""),
+        f"Ctrl-C stops it and keeps what is finished; {again}",
     ]

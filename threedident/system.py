@@ -43,7 +43,7 @@ def is_running(pid: int) -> bool:
 
 @contextlib.contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Collect SIGINT and SIGTERM in an event; a second one of a kind has its usual effect.
+    """Collect SIGINT or SIGTERM in an event; a second signal raises KeyboardInterrupt at once.
 
     Only a process's main thread receives signals: in another one the event is never set.
     """
@@ -53,22 +53,23 @@ def stop_on_signals() -> Iterator[threading.Event]:
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def put_back(number: int) -> None:
-        handler = before[signal.Signals(number)]
-        # None stands for a handler that was not installed from Python, and cannot be again.
-        signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    def put_back() -> None:
+        for number, handler in before.items():
+            # None stands for a handler that was not installed from Python, and cannot be again.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def receive(number: int, _: object) -> None:
+        if stop.is_set():
+            put_back()
+            raise KeyboardInterrupt
         stop.set()
-        put_back(number)
 
     for number in before:
         signal.signal(number, receive)
     try:
         yield stop
     finally:
-        for number in before:
-            put_back(number)
+        put_back()
 
 
 def leftovers(folder: Path, prefix: str) -> Iterator[Path]:

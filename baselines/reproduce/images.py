@@ -26,7 +26,13 @@ class Images:
     """
 
     def __init__(
-        self, out: Path, folder: Path, given: Mapping[str, Path | None], rendering: Rendering
+        self,
+        out: Path,
+        folder: Path,
+        given: Mapping[str, Path | None],
+        rendering: Rendering,
+        *,
+        quiet: bool = False,
     ) -> None:
         """Renders nothing yet.
 
@@ -35,8 +41,10 @@ class Images:
             folder: the folder that datasets are rendered into, by name.
             given: the datasets that the user has named, by name.
             rendering: the sizes of what is rendered.
+            quiet: whether rendering prints nothing.
         """
         self._out, self._folder, self._rendering = out, folder, rendering
+        self._quiet = quiet
         self._given = {name: path for name, path in given.items() if path is not None}
         self._paths: dict[str, Path] = {}
         self._found: dict[str, dict[str, str]] = {}
@@ -56,7 +64,7 @@ class Images:
             path = self._given.get(name)
             if path is None:
                 path = self._folder / name
-                _render(path, images, self._rendering, *self._like_the_given())
+                _render(path, images, self._rendering, *self._like_the_given(), quiet=self._quiet)
             found = describe_images(path)
             before = read_images_of(self._out).get(name, found)
             if before != found:
@@ -93,7 +101,13 @@ class Images:
 
 
 def _render(
-    folder: Path, images: ImageSet, sizes: Rendering, resolution: int, quality: str
+    folder: Path,
+    images: ImageSet,
+    sizes: Rendering,
+    resolution: int,
+    quality: str,
+    *,
+    quiet: bool = False,
 ) -> None:
     """Render a dataset, or what is missing of it, unless it is whole.
 
@@ -103,6 +117,7 @@ def _render(
         sizes: how large a scale makes it.
         resolution: the pixels along each side.
         quality: the quality of the direct engine.
+        quiet: whether to print nothing.
 
     Raises:
         DatasetError: it does not get finished.
@@ -117,7 +132,8 @@ def _render(
         found = (dataset.manifest.resolution, engine["name"], engine["quality"])
         if whole and found == (resolution, "direct", quality):
             return
-    Progress.print(f"rendering {images.name}: {total:,} {'pairs' if paired else 'images'}")
+    if not quiet:
+        Progress.print(f"rendering {images.name}: {total:,} {'pairs' if paired else 'images'}")
     try:
         summary = render_dataset(
             folder,
@@ -128,6 +144,7 @@ def _render(
             engine="direct",
             quality=quality,
             resolution=resolution,
+            quiet=quiet,
         )
         reason = summary.failures()
     except (DatasetError, RenderError) as error:

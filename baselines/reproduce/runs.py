@@ -97,6 +97,7 @@ def reproduce(
         out / "data" if datasets is None else datasets,
         {TRAIN: data, TEST: test},
         cut.rendering,
+        quiet=quiet,
     )
     if not quiet:
         Progress.print(

@@ -48,7 +48,8 @@ def test_it_makes_what_the_command_makes(cli, capfd):
     summary = tdi.render_dataset("python", 6, seed=3, split="test", fixed={"x": 0.5}, **QUICK)
     said = capfd.readouterr().err
     assert said.startswith("rendering 6 images into python: preset 3dident, split test, seed 3")
-    assert "estimate_render measures it" in said and "the same call continues" in said
+    assert "said after half a minute" in said and "started again, it continues" in said
+    assert "--estimate" not in said
     assert (summary.images, summary.rendered, summary.failed) == (6, 6, {})
     assert str(summary).startswith("python: 6 images, 6 of them new, in ")
     words = ("--engine", "direct", "--quality", "draft", "--resolution", 32, "--workers", 1)
@@ -186,3 +187,14 @@ def test_an_interrupted_script_does_not_go_on(tmp_path, number):
     have = sum(interval.count for interval in list_shards(tmp_path / "d"))
     assert out == f"stopped {have} True\n" and 0 < have < 3000
     assert json.loads((tmp_path / "d/stats.json").read_text())["images"] == have
+
+
+def test_a_changed_preset_is_recorded_as_what_makes_it():
+    from threedident.render.dataset import _preset_text
+
+    preset = tdi.load_preset("3dident")
+    assert _preset_text(preset) == "'3dident'"
+    changed = preset.changed(fixed={"x": 0.5}, material="metal")
+    text = _preset_text(changed)
+    assert text == "load_preset('3dident').changed(fixed={'x': 0.5}, material='metal')"
+    assert eval(text, {"load_preset": tdi.load_preset}) == changed

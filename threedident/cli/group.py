@@ -76,6 +76,7 @@ def plain_warnings() -> Iterator[None]:
             else:
                 show(message, category, *place)
 
+        warnings.simplefilter("always", ThreeDIdentWarning)
         warnings.showwarning = show_plainly  # type: ignore[assignment]
         yield
 

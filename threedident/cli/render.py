@@ -209,11 +209,11 @@ def render(
             "quality": how.quality,
             "resolution": how.resolution,
         }
-    if estimate:
-        click.echo(estimate_render(**arguments))
-        return
     again = command_line()
     try:
+        if estimate:
+            click.echo(estimate_render(**arguments))
+            return
         summary = render_dataset(**arguments, command=again)
     except RenderInterrupted as stopped:
         click.echo(stopped.summary)
