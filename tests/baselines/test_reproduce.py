@@ -427,7 +427,9 @@ def test_images_are_rendered_once_where_none_are_given(
     make(images, 40)
     asked: list[tuple[str, int, str]] = []
 
-    def render(folder: Path, which: ImageSet, sizes: Any, resolution: int, quality: str) -> None:
+    def render(
+        folder: Path, which: ImageSet, sizes: Any, resolution: int, quality: str, *, quiet: bool
+    ) -> None:
         asked.append((which.name, resolution, quality))
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
