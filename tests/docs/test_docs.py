@@ -581,5 +581,8 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
     assert tables
     for table in tables:
         assert html.escape(table.read_text("utf-8").splitlines()[0].removeprefix("# ")) in shown
+    recorded = (ROOT / "benchmarks/results/bench.md").read_text("utf-8")
+    measured = (tmp_path / "site/benchmarks.html").read_text("utf-8")
+    assert measured.count("least to most") > recorded.count("least to most") > 5
     api = (tmp_path / "site/api/datasets.html").read_text("utf-8")
     assert "threedident.datasets.dataset.ThreeDIdent" in api
