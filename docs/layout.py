@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the package as it is installed, its modules and tables of results on pages."""
+"""Hooks of mkdocs: the package as it is installed, its modules and its results on pages."""
 
 from __future__ import annotations
 
@@ -91,12 +91,23 @@ def _room(module: str) -> str:
     return rooms[0] if rooms else "threedident"
 
 
+def recorded_figures() -> dict[str, str]:
+    """The recorded figures of each benchmark in Markdown, by name, and the `machine`."""
+    text = (ROOT / "benchmarks" / "results" / "bench.md").read_text("utf-8")
+    machine, *parts = re.split(r"^### (\w+)\n", text, flags=re.M)
+    sections = {"machine": machine, **dict(zip(parts[::2], parts[1::2], strict=True))}
+    return {name: section.strip() for name, section in sections.items()}
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Put the modules of a room, and the tables of `3dident reproduce`, where a page says so."""
+    """Put modules, figures of benchmarks and tables of `3dident reproduce` where a page says so."""
     markdown = re.sub(
         "<!-- modules of (.*) -->",
         lambda match: "\n\n".join(f"::: {module}" for module in page_modules(match[1])),
         markdown,
+    )
+    markdown = re.sub(
+        "<!-- figures of (.*) -->", lambda match: recorded_figures()[match[1]], markdown
     )
     tables = sorted((ROOT / "benchmarks" / "results" / "reproduce-cpu").glob("*/table.md"))
     texts = (re.sub("^#", "###", table.read_text("utf-8"), flags=re.M) for table in tables)

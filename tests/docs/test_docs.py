@@ -32,6 +32,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from threedident.baselines import tables
 from threedident.baselines.experiment import load_experiment
 from threedident.cli import main
 from threedident.evaluate.scoring import METRICS
@@ -419,17 +420,61 @@ def test_the_readme_is_short_and_begins_with_commands_that_run():
         written.add(words[words.index("--out") + 1])
 
 
-def test_every_link_of_the_readme_leads_to_a_file_and_a_heading():
-    """It is no page of the site, whose links mkdocs checks."""
-    links = re.findall(r"\]\(([^):]+)\)", (ROOT / "README.md").read_text("utf-8"))
-    assert len(links) > 20
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    """In the files as they are; mkdocs checks the pages of the site, with what it fills in."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text("utf-8"), flags=re.M | re.S)
+    links = re.findall(r"\]\(([^):]+)\)", text)
+    assert len(links) > 20 or page.name != "README.md"
     for link in links:
         name, _, anchor = link.partition("#")
-        assert (ROOT / name).is_file(), link
+        target = page.parent / name if name else page
+        assert target.is_file(), link
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", (ROOT / name).read_text("utf-8"), re.M)
+            headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.M)
             slugs = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
             assert anchor in slugs, link
+
+
+def test_every_recorded_benchmark_has_its_heading_and_its_figures():
+    recorded = (ROOT / "benchmarks/results/bench.md").read_text("utf-8")
+    page = (ROOT / "docs/benchmarks.md").read_text("utf-8")
+    names = re.findall(r"^### (\w+)$", recorded, re.M)
+    assert len(names) > 5
+    for name in names:
+        assert f"\n### {name}\n" in page
+        assert page.count(f"<!-- figures of {name} -->") == 1
+
+
+def test_the_row_that_a_page_adds_to_a_table_is_one(tmp_path, monkeypatch):
+    page = ROOT / "docs/extending.md"
+    parts = {part.title: part.text for part in blocks(page) if part.language == "toml"}
+    quoted = [part.text for part in blocks(page) if part.language == "toml" and not part.title]
+    folder = tmp_path / "tables"
+    shutil.copytree(ROOT / "baselines/tables", folder)
+    file = folder / "table4.toml"
+    table = file.read_text("utf-8")
+    assert all(line in table for text in quoted for line in text.splitlines())
+    row = parts["row.toml"].removeprefix("[rows]\n")
+    file.write_text(table.replace("[rows]\n", f"[rows]\n{row}"))
+    monkeypatch.setattr(tables, "_FOLDER", folder)
+    cached = (tables._files, tables.read_presets, tables.read_tables, tables.read_images)
+    for function in cached:
+        function.cache_clear()
+    try:
+        experiment = load_experiment("table4-laplace-unbounded")
+        assert "table4-laplace-unbounded" in [
+            row["name"] for row in tables.read_tables()["table4"].rows
+        ]
+    finally:
+        for function in cached:
+            function.cache_clear()
+    (tmp_path / "own.toml").write_text(parts["laplace-unbounded.toml"])
+    own = load_experiment(tmp_path / "own.toml")
+    assert experiment.training.steps == 10_000
+    assert experiment.title == "3DIdent, Laplace(0.1) pairs; model: unbounded, Normal"
+    for part in ("data", "encoder", "loss"):
+        assert getattr(experiment, part) == getattr(own, part)
 
 
 def test_the_readme_quotes_the_least_favourable_recorded_figures():
@@ -455,9 +500,9 @@ def test_the_readme_quotes_the_least_favourable_recorded_figures():
     rows = dict(re.findall(r"^\| ([^|]*) \| .* \| (.*) \| \[", text, re.M))
     blender = rows["Blender, quality `standard`"]
     direct = rows["`direct`, quality `standard`"]
-    assert f"{least('cycles, reference', 'cycles, standard'):.0f} times less" in blender
-    assert f"{least('cycles, standard', 'direct, standard'):.1f} times less" in direct
-    assert f"{least('cycles, standard', 'direct, standard'):.1f} times less" in " ".join(
+    assert f"1/{least('cycles, reference', 'cycles, standard'):.0f} of the" in blender
+    assert f"{least('cycles, standard', 'direct, standard'):.1f} times as fast" in direct
+    assert f"{least('cycles, standard', 'direct, standard'):.1f} times as fast" in " ".join(
         text[text.index("No Blender?") :].split()
     )
     for engine, quoted in (("cycles", blender), ("direct", direct)):
@@ -536,5 +581,8 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
     assert tables
     for table in tables:
         assert html.escape(table.read_text("utf-8").splitlines()[0].removeprefix("# ")) in shown
+    recorded = (ROOT / "benchmarks/results/bench.md").read_text("utf-8")
+    measured = (tmp_path / "site/benchmarks.html").read_text("utf-8")
+    assert measured.count("least to most") > recorded.count("least to most") > 5
     api = (tmp_path / "site/api/datasets.html").read_text("utf-8")
     assert "threedident.datasets.dataset.ThreeDIdent" in api
