@@ -319,6 +319,11 @@ def test_the_list_of_presets_is_grouped_by_table_and_says_what_each_needs(cli: A
     assert {line.split("-")[0] for line in lines[table + 1 : until]} == {"table2"}
 
 
+def test_the_help_of_reproduce_names_every_study(cli: Any) -> None:
+    text = " ".join(cli("reproduce", "--help").stdout.split())
+    assert f"WHAT is one of {', '.join(STUDIES)}." in text
+
+
 @pytest.mark.parametrize("section", Experiment.SECTIONS)
 def test_the_docs_have_a_row_for_every_field(section: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text("utf-8")

@@ -349,3 +349,13 @@ def test_a_whitening_gives_unit_covariance_and_is_kept(tmp_path):
     assert torch.equal(load_encoder(tmp_path / "encoder.pt")(seen), encoder(seen))
     with pytest.raises(UsageError, match="do not vary"):
         body.whiten(seen[:, [0, 1, 1]])
+
+
+def test_only_encoders_of_the_toolkit_are_saved_and_at_paths(tmp_path: Path) -> None:
+    path = tmp_path / "encoder.pt"
+    with pytest.raises(UsageError, match=r"path of a file, found ImageEncoder: save_encoder\(path"):
+        save_encoder(image_encoder(), path)  # type: ignore[arg-type]
+    for other in (torch.nn.Linear(2, 2), "encoder"):
+        with pytest.raises(UsageError, match=r"expected an ImageEncoder .* torch\.onnx\.export"):
+            save_encoder(path, other)  # type: ignore[arg-type]
+    assert not path.exists()
