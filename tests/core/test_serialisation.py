@@ -155,7 +155,7 @@ def test_data_that_describe_no_space(data):
         ({"name": "gennorm", "beta": 3}, '{ name = "gennorm", lambda = 0.1 }'),
         ({"name": "vmf"}, '{ name = "vmf", kappa = 10.0 }'),
         ({"name": "projected-normal"}, '{ name = "projected-normal", Lambda = 10.0 }'),
-        ("uniform", 'expected { name = "uniform" }, found \'uniform\''),
+        ("uniform", "expected { name = \"uniform\" }, found 'uniform'"),
     ],
 )
 def test_a_missing_field_is_named_beside_an_example(data, message):

@@ -82,9 +82,7 @@ def test_what_the_command_measures(cli, tmp_path, dataset):
 
     # The table says the same, one line a factor.
     lines = said.splitlines()
-    assert lines[0] == (
-        "d: 300 images, exact search of the nearest; Laplace(lam=0.2), 3000 draws"
-    )
+    assert lines[0] == ("d: 300 images, exact search of the nearest; Laplace(lam=0.2), 3000 draws")
     assert lines[1].split() == ["asked", "nearest", "resampled"]
     for line, name in zip(lines[2:], names, strict=False):
         values = [found[way]["std"][name] for way in ("asked", "nearest", "resampled")]

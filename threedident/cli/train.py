@@ -14,7 +14,6 @@ from threedident.cli.group import main
 from threedident.cli.options import PATH, DeviceOptions, device_options
 from threedident.errors import UsageError
 
-
 _OF_BATCHES = "_batch_statistics"
 _NOTE = "  (batch normalisation by each batch's own statistics, as in the published scores)"
 
