@@ -63,7 +63,8 @@ def check_sizes(batch_size: int, batches: int | None) -> None:
     Raises:
         UsageError: either is below 1, or no whole number.
     """
-    for name, value in (("batch_size", batch_size), ("batches", batches)):
+    sizes: tuple[tuple[str, Any], ...] = (("batch_size", batch_size), ("batches", batches))
+    for name, value in sizes:
         # A bool is an int, and never meant.
         whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
         if not whole and not (value is None and name == "batches"):

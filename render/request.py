@@ -109,9 +109,9 @@ class RenderRequest:
                     f"{_spelled(name)} must be a whole number, found {value!r:.100}"
                     + _hint(name, value)
                 )
-        timeout = self.timeout
+        timeout: Any = self.timeout
         if timeout is not None and (
-            not isinstance(timeout, numbers.Real) or isinstance(timeout, bool)
+            isinstance(timeout, bool) or not isinstance(timeout, numbers.Real)
         ):
             raise UsageError(f"--timeout must be a number of seconds, found {timeout!r:.100}")
         part = self.part

@@ -75,12 +75,11 @@ def export(checkpoint: Path, out: Path, *, resolution: int | None = None) -> Exp
             f"{checkpoint} is an encoder of vectors; a submission takes images of 3DIdent"
         )
     record = training_record(checkpoint, about)
-    side = record.get("resolution")
+    side: Any = record.get("resolution")
     known = type(side) is int and 0 < side <= _LARGEST_SIDE
-    if resolution is None:
-        resolution = side if known else RESOLUTION
-    exported = export_encoder(encoder, out, resolution=resolution, trained_on=record)
-    return dataclasses.replace(exported, resolution_known=known and resolution == side)
+    wanted: int = resolution or (side if known else RESOLUTION)
+    exported = export_encoder(encoder, out, resolution=wanted, trained_on=record)
+    return dataclasses.replace(exported, resolution_known=known and wanted == side)
 
 
 def export_encoder(
