@@ -73,7 +73,7 @@ def make_plan(
         raise UsageError(
             f"{experiment.name} makes its own observations: leave out --data and --test"
         )
-    finished = run_folder.check(experiment, out, data)
+    finished = run_folder.check(experiment, out, data, test)
     if finished is not None:
         return Plan(data, test, finished, ())
     what = experiment.name + (f" ({experiment.title})" if experiment.title else "")

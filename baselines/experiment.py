@@ -27,6 +27,8 @@ from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.plain_data import read_toml
 
 _SPACES = typing.get_args(Space)
+#: Stands in a title between the experiment that was changed and the fields in which it was.
+_CHANGED = ", changed: "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -281,7 +283,32 @@ class Experiment:
                     f"unknown field {name!r}: expected TABLE.FIELD, such as training.steps, with a "
                     f"TABLE of {', '.join(self.SECTIONS)}"
                 )
-        return parse_experiment(plain, f"experiment {self.name!r}", self.name)
+        new = parse_experiment(plain, f"experiment {self.name!r}", self.name)
+        return new if "title" in changes else _retitled(self, new)
+
+
+def _retitled(base: Experiment, new: Experiment) -> Experiment:
+    """The new experiment, with a title that claims nothing of the base that was changed.
+
+    Titles state data, encoder and loss, and nothing of the table `training`.
+    """
+    if not base.title:
+        return new
+    before, after = base.as_dict(), new.as_dict()
+    changes = {
+        f"{section}.{field}"
+        for section in Experiment.SECTIONS
+        if section != "training"
+        for field in {**before[section], **after[section]}
+        if before[section].get(field) != after[section].get(field)
+    }
+    if not changes:
+        return new
+    origin, is_changed, earlier = base.title.partition(_CHANGED)
+    if is_changed:
+        changes.update(earlier.split(", "))
+    title = (origin if is_changed else base.name) + _CHANGED + ", ".join(sorted(changes))
+    return dataclasses.replace(new, title=title)
 
 
 def experiment_names() -> list[str]:
@@ -301,20 +328,29 @@ def load_experiment(name: str | Path) -> Experiment:
     Raises:
         UsageError: the name is unknown, or the file is missing or does not fit.
     """
+    if not isinstance(name, str | Path):
+        raise UsageError(f"expected the name of an experiment or a path, found {name!r:.100}")
     text = str(name)
     if not text.endswith(".toml"):
         return parse_experiment(_find_preset(text), f"preset {text}", text)
     path, source = Path(name), f"experiment {name}"
     plain = read_toml(path, source)
     base = plain.pop("base", None)
-    if base is not None:
-        try:
-            if not isinstance(base, str):
-                raise UsageError(f"base must be the name of a preset, found {base!r:.100}")
-            plain = merged(_find_preset(base), plain)
-        except UsageError as error:
-            raise UsageError(f"{source}: {error}") from error
-    return parse_experiment(plain, source, path.stem)
+    if base is None:
+        return parse_experiment(plain, source, path.stem)
+    try:
+        if not isinstance(base, str):
+            raise UsageError(f"base must be the name of a preset, found {base!r:.100}")
+        if base.endswith(".toml"):
+            raise UsageError(
+                f"base must be the name of a preset (`3dident train --list` prints them), found "
+                f"the file {base!r:.100}: name the preset that it is based on, and copy its fields"
+            )
+        preset = _find_preset(base)
+    except UsageError as error:
+        raise UsageError(f"{source}: {error}") from error
+    new = parse_experiment(merged(preset, plain), source, path.stem)
+    return new if "title" in plain else _retitled(parse_experiment(preset, source, base), new)
 
 
 def _find_preset(name: str) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import numbers
 import weakref
 from collections import deque
 from collections.abc import Iterator
@@ -60,8 +61,14 @@ def check_sizes(batch_size: int, batches: int | None) -> None:
     """Check the number of pairs in a batch and of batches in an epoch.
 
     Raises:
-        UsageError: either is below 1.
+        UsageError: either is below 1, or no whole number.
     """
+    sizes: tuple[tuple[str, Any], ...] = (("batch_size", batch_size), ("batches", batches))
+    for name, value in sizes:
+        # A bool is an int, and never meant.
+        whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+        if not whole and not (value is None and name == "batches"):
+            raise UsageError(f"{name} must be a whole number, found {value!r:.100}")
     if batch_size < 1 or (batches is not None and batches < 1):
         raise UsageError(f"expected at least 1 pair and batch, found {batch_size}, {batches}")
 

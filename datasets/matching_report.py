@@ -364,7 +364,7 @@ def table(report: Report) -> list[str]:
     spreads = {name: spread for name, spread in ways.items() if spread is not None}
 
     def line(title: str, cells: dict[str, str]) -> str:
-        return f"{title:<34}" + "".join(f"{cells.get(name, ''):>11}" for name in spreads)
+        return f"{title:<42}" + "".join(f"{cells.get(name, ''):>11}" for name in spreads)
 
     lines = [line("", {name: name for name in spreads})]
     for column, factor in enumerate(report.factors):
@@ -381,7 +381,7 @@ def table(report: Report) -> list[str]:
     if report.nearest is not None:
         lines += [
             line("mean distance to the match", {"nearest": f"{report.to_match:.3f}"}),
-            line("both draws hit one image", {"nearest": f"{report.one_image:.1%}"}),
+            line("z and z~ match the same image", {"nearest": f"{report.one_image:.1%}"}),
         ]
     if report.effective is not None:
         cells = {"resampled": f"{report.effective:.1f}"}
@@ -398,7 +398,7 @@ def table(report: Report) -> list[str]:
                 low = "<= " if times == report.scales[0] else ""
                 cells[way] = f"{low}{times * max(widths):.3f}"
         what = "width" if len(set(widths)) == 1 else "largest width"
-        lines.append(line(f"spread within 5 % from {what}", cells))
+        lines.append(line(f"std within 5 % of asked, from {what}", cells))
     return lines
 
 

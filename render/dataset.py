@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from threedident import defaults
@@ -18,7 +20,7 @@ from threedident.presets import Preset, load_preset
 from threedident.progress import Progress, format_bytes
 from threedident.render.job import Executor, JobOptions, Summary, image_bytes, run_job
 from threedident.render.quality import Quality
-from threedident.render.request import RenderRequest, noting
+from threedident.render.request import WHOLE, RenderRequest, noting
 from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import missing_intervals
@@ -165,7 +167,15 @@ def bind_request(*arguments: Any, **named: Any) -> RenderRequest:
 
 def _request(arguments: Mapping[str, Any]) -> RenderRequest:
     kept = {name: value for name, value in arguments.items() if name not in ("quiet", "command")}
-    return RenderRequest(**{**kept, "out": Path(arguments["out"])})
+    out = arguments["out"]
+    if not isinstance(out, str | os.PathLike):
+        raise UsageError(
+            f"out must be the path of a directory, found {out!r:.100}: expected "
+            "render_dataset(out, n)"
+        )
+    # Those of numpy do not fit into `dataset.json`.
+    numpy = [name for name in WHOLE if isinstance(kept[name], np.integer)]
+    return RenderRequest(**{**kept, **{name: int(kept[name]) for name in numpy}, "out": Path(out)})
 
 
 def call_text(arguments: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import numbers
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -72,6 +73,7 @@ class RenderRequest:
         Raises:
             UsageError: one of them does not fit.
         """
+        self._check_types()
         if self.n is not None and not 1 <= self.n <= defaults.MOST_IMAGES:
             raise UsageError(
                 f"--n must be at least 1 and at most {defaults.MOST_IMAGES}, found {self.n}"
@@ -96,6 +98,29 @@ class RenderRequest:
             raise UsageError("--address is of a Ray cluster: add --executor ray")
         sample_raw_latents((), seed=self.seed, split=self.split)  # refuses what it cannot draw
         check_compression(self.compression or "none")
+
+    def _check_types(self) -> None:
+        """Refuse arguments of another type, such as text in place of a number."""
+        for name in WHOLE:
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole and not (value is None and name in _CAN_BE_NONE):
+                raise UsageError(
+                    f"{_spelled(name)} must be a whole number, found {value!r:.100}"
+                    + _hint(name, value)
+                )
+        timeout: Any = self.timeout
+        if timeout is not None and (
+            isinstance(timeout, bool) or not isinstance(timeout, numbers.Real)
+        ):
+            raise UsageError(f"--timeout must be a number of seconds, found {timeout!r:.100}")
+        part = self.part
+        if not isinstance(part, Sequence) or [type(each) for each in part] != [int, int]:
+            raise UsageError(f"part must be (I, K), two whole numbers, found {part!r:.100}")
+        if self.pairs is not None and not isinstance(self.pairs, Distribution):
+            raise UsageError(
+                f"pairs must be a distribution, such as Normal(0.1), found {self.pairs!r:.100}"
+            )
 
     def content(self) -> Content:
         """Make the dataset's content, by these arguments or by the dataset that is extended.
@@ -310,6 +335,26 @@ _DEFAULTS: dict[str, Any] = {
     "shard_size": None,
     "compression": None,
 }
+
+
+#: The arguments that are whole numbers, and those of them that can be None.
+WHOLE = ("n", "resolution", "seed", "workers", "threads", "shard_size", "images_per_worker")
+_CAN_BE_NONE = ("n", "workers", "shard_size", "images_per_worker")
+
+
+def _spelled(name: str) -> str:
+    return f"--{name}" if name == "n" else name
+
+
+def _hint(name: str, value: Any) -> str:
+    """What was probably meant, where a value of a wrong type tells."""
+    if name == "n" and isinstance(value, str | Path):
+        return ": expected render_dataset(out, n)"
+    if name == "resolution" and isinstance(value, list | tuple) and value:
+        return f": images are square, so give one side, such as {value[0]!r:.20}"
+    if isinstance(value, float) and value.is_integer():
+        return f": write {int(value)}"
+    return ""
 
 
 def refuse_unused(names: Sequence[str]) -> None:

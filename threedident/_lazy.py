@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from typing import Any
 def lazy_names(
     package: str, places: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the `__getattr__` and `__dir__` of a package (PEP 562).
+    """Make the `__getattr__` and `__dir__` of a package (PEP 562), which shows public names alone.
 
     Args:
         package: the package's `__name__`.
@@ -28,6 +29,8 @@ def lazy_names(
         return getattr(loaded, original or name)
 
     def names() -> list[str]:
-        return sorted({*vars(importlib.import_module(package)), *places})
+        # Not the modules and helpers that the package's own code has imported.
+        dunders = [each for each in vars(sys.modules[package]) if each.startswith("__")]
+        return sorted({*dunders, *places})
 
     return get, names

@@ -42,6 +42,7 @@ from threedident.baselines.training.distributed import (
 from threedident.baselines.training.measurements import Measurements
 from threedident.baselines.training.networks import ENCODER, make_networks, start_from
 from threedident.baselines.training.run_folder import (
+    DIGESTS,
     FORMAT,
     FORMAT_VERSION,
     PREVIOUS,
@@ -58,7 +59,6 @@ from threedident.baselines.training.training_log import TrainingLog
 from threedident.encoders import ImageEncoder, save_encoder
 
 _MOST_THREADS = 16  # that prepare batches
-_DIGESTS = ("latents", "test_latents")  # of the data, in a checkpoint
 #: What reading a checkpoint that does not fit can raise.
 _MISFITS = (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError)
 
@@ -226,8 +226,9 @@ def _begin_or_go_on(
     if state is not None:
         try:
             trainer.require_same_devices(state)
-            for key, before in zip(_DIGESTS, state["data"], strict=True):
-                refuse_other_data(task.out, before, problem.about.get(key))
+            for (name, key), before in zip(DIGESTS.items(), state["data"], strict=True):
+                images = task.data if name == "data" else task.test
+                refuse_other_data(task.out, name, before, problem.about.get(key), images)
             trainer.restore(state)
             measurements.restore(state)
         except _MISFITS as error:
@@ -290,7 +291,7 @@ def _train_to_the_end(
                     progress.advance(1, _status(loss, measurements.scores))
                 if last or stopping or trainer.step % training.checkpoint_every == 0:
                     trainer.check_weights(views, loss)
-                    about = {"data": [problem.about.get(key) for key in _DIGESTS]}
+                    about = {"data": [problem.about.get(key) for key in DIGESTS.values()]}
                     save_checkpoint(task.out, {**trainer.state(), **measurements.state(), **about})
             if stopping:
                 if first_process:

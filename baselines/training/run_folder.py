@@ -23,18 +23,23 @@ from threedident.storage.locks import lock
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 FORMAT, FORMAT_VERSION = "3dident-run", 1
+#: The digests of latents in the record of a run's data, by the option that names the images.
+DIGESTS = {"data": "latents", "test": "test_latents"}
 
 _LOCK = ".lock"
 _FREE = ("log_every", "score_every", "checkpoint_every")  # of no effect on what is learned
 
 
-def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[str, Any] | None:
+def check(
+    experiment: Experiment, out: Path, data: Path | None = None, test: Path | None = None
+) -> dict[str, Any] | None:
     """Check that a folder can take a run; nothing is written.
 
     Args:
         experiment: the experiment that is asked for.
         out: the folder.
         data: the images that a finished run must have been trained on; None: any images.
+        test: the images that a finished run must have been scored on; None: any images.
 
     Returns:
         The content of `result.json`, where that is finished already.
@@ -63,10 +68,11 @@ def check(experiment: Experiment, out: Path, data: Path | None = None) -> dict[s
     result = read_result(out)
     if result["steps"] != steps:
         return None
-    trained_on = result["data"].get("latents")
-    if data is not None and trained_on is not None:
-        with open_dataset(data) as source:
-            refuse_other_data(out, trained_on, latents_digest(source.raw_latents))
+    for name, images in (("data", data), ("test", test)):
+        before = result["data"].get(DIGESTS[name])
+        if images is not None and before is not None:
+            with open_dataset(images) as source:
+                refuse_other_data(out, name, before, latents_digest(source.raw_latents), images)
     return result
 
 
@@ -222,22 +228,31 @@ def _leave_nothing_empty(out: Path) -> None:
             out.rmdir()
 
 
-def refuse_other_data(out: Path, before: str | None, now: str | None) -> None:
-    """Refuse data that are not those that a run began with.
+def refuse_other_data(
+    out: Path, name: str, before: str | None, now: str | None, images: Path | None
+) -> None:
+    """Refuse images that are not those that a run began with.
 
     Args:
         out: the run folder.
+        name: the option that names the images, data or test.
         before: the digest of the latents that it began with.
-        now: the digest of the latents that were found.
+        now: the digest of the latents of the images that are asked for.
+        images: the images that are asked for; None: synthetic ones, or those of `data`.
 
     Raises:
         UsageError: the digests differ.
     """
-    if before != now:
-        raise UsageError(
-            f"{out} was trained on other images (latents {before!s:.12}, found "
-            f"{now!s:.12}): give it the same --data and --test, or choose another --out"
-        )
+    if before == now:
+        return
+    places = read_places(out)
+    held = places.get(name) or places.get("data")
+    done = {"data": "trained", "test": "scored"}[name]
+    raise UsageError(
+        f"{out} was {done} on other images: those of {held} (latents {before!s:.12}), asked for "
+        f"{images or 'those of --data'} (latents {now!s:.12}): give it the same --{name}, or "
+        "choose another --out"
+    )
 
 
 def _identity(experiment: Experiment) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         text.append(f"incomplete: {name_stretches(about['missing'])} missing")
     text += [f"damaged: {fault}" for fault in about["faults"] if about["images"]]
     if about["missing"] or about["faults"]:
-        text.append(f"all that is wrong: 3dident verify {name}")
+        text.append(f"to list everything that is wrong: 3dident verify {name}")
         text.append(how_to_complete(about))
     if about["form"] == "shards" and about["wanted"] and about["missing"]:
         record = Path(name) / WANTED

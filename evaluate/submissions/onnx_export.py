@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from threedident.defaults import RESOLUTION
 from threedident.encoders import ImageEncoder, VectorEncoder, read_encoder
 from threedident.errors import MissingExtraError, UsageError
 from threedident.evaluate.seen import training_record, write_claim
@@ -26,6 +27,7 @@ OPSET = 18
 #: The largest difference of codes from torch's that is accepted.
 TOLERANCE = 1e-3
 _BATCHES = (1, 3, 8)
+_LARGEST_SIDE = 4096  # pixels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Exported:
         size: the number of its bytes.
         opset: the version of the operators.
         codes: the number of codes, m.
+        resolution: the number of pixels along each side of the images it takes.
+        resolution_known: whether this is the recorded resolution of the training images.
         difference: the largest difference from torch's codes, on random images.
     """
 
@@ -45,15 +49,18 @@ class Exported:
     opset: int
     codes: int
     difference: float
+    resolution: int
+    resolution_known: bool = False
 
 
-def export(checkpoint: Path, out: Path, *, resolution: int = 224) -> Exported:
+def export(checkpoint: Path, out: Path, *, resolution: int | None = None) -> Exported:
     """Write a checkpoint's encoder as an ONNX file with its weights inside.
 
     Args:
         checkpoint: a file that `save_encoder` has written.
         out: the file to write, which ends in .onnx.
-        resolution: the number of pixels along each side of the images it takes.
+        resolution: the number of pixels along each side of the images it takes; None: of those
+            that it was trained on, or 224 where that is not recorded.
 
     Raises:
         DatasetError: the checkpoint cannot be read, or the file not written.
@@ -68,14 +75,18 @@ def export(checkpoint: Path, out: Path, *, resolution: int = 224) -> Exported:
             f"{checkpoint} is an encoder of vectors; a submission takes images of 3DIdent"
         )
     record = training_record(checkpoint, about)
-    return export_encoder(encoder, out, resolution=resolution, trained_on=record)
+    side: Any = record.get("resolution")
+    known = type(side) is int and 0 < side <= _LARGEST_SIDE
+    wanted: int = resolution or (side if known else RESOLUTION)
+    exported = export_encoder(encoder, out, resolution=wanted, trained_on=record)
+    return dataclasses.replace(exported, resolution_known=known and wanted == side)
 
 
 def export_encoder(
     encoder: ImageEncoder,
     out: Path,
     *,
-    resolution: int = 224,
+    resolution: int = RESOLUTION,
     trained_on: Mapping[str, Any] | None = None,
 ) -> Exported:
     """Write an encoder as `export` does; it is left in evaluation mode.
@@ -107,7 +118,7 @@ def export_encoder(
                 f"the exported encoder's codes differ from torch's by {difference:.3g}, more than "
                 f"{TOLERANCE:g}; {out} is not written"
             )
-    return Exported(out, out.stat().st_size, OPSET, codes, difference)
+    return Exported(out, out.stat().st_size, OPSET, codes, difference, resolution)
 
 
 def _import_runtime() -> Any:

@@ -68,6 +68,8 @@ def test_a_training_says_at_its_start_what_it_does_and_where(
     ]
     assert lines[4].startswith("note: R2 and MCC are those of images that it is trained on")
     assert any("32 samples to fit 10 codes on" in line for line in lines[5:])
+    (scored,) = (x for x in done.stdout.splitlines() if x.startswith("linear_r2_batch_statistics"))
+    assert scored.endswith("own statistics, as in the published scores)")
     table = dict(line.rsplit(maxsplit=2)[::2] for line in done.stdout.splitlines()[5:15])
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     mcc = dict(zip(result["data"]["factors"], result["per_factor"]["mcc"], strict=True))

@@ -133,10 +133,34 @@ def test_a_file_can_change_a_preset(tmp_path: Path) -> None:
     for base_line, message in (
         ('base = "table9"', r"mine\.toml: unknown experiment 'table9'"),
         ("base = 3", "base must be the name of a preset, found 3"),
+        ('base = "mine2.toml"', r"must be the name of a preset \(`3dident train --list`.*'mine2"),
     ):
         path.write_text(base_line)
         with pytest.raises(UsageError, match=message):
             load_experiment(path)
+
+
+def test_a_changed_experiment_does_not_claim_what_it_was(tmp_path: Path, cli: Any) -> None:
+    demo = load_experiment("demo")
+    assert "Normal(0.3)" in demo.title
+    wider = demo.changed({"data.conditional.sigma": 0.5})
+    assert wider.title == "demo, changed: data.conditional"
+    assert demo.changed({"training.steps": 7, "training.seed": 1, "name": "x"}).title == demo.title
+    assert demo.changed({"loss.p": 2}).title == demo.title
+    named = {"data.conditional.sigma": 0.5, "title": "Mine"}
+    assert demo.changed(named).title == "Mine"
+    again = wider.changed({"name": "y", "loss.p": 1, "encoder.size": 3.0})
+    assert again.title == "demo, changed: data.conditional, encoder.size, loss.p"
+    untitled = wider.changed({"title": ""})
+    assert untitled.changed({"loss.p": 1}).title == ""
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "demo"\ndata.conditional = { name = "laplace", lambda = 0.1 }\n')
+    mine = load_experiment(path)
+    assert (mine.name, mine.title) == ("mine", "demo, changed: data.conditional")
+    path.write_text('base = "demo"\ntraining.steps = 9\n')
+    assert load_experiment(path).title == demo.title
+    shown = cli("train", "demo", "--set", "data.conditional.sigma=0.5", "--show").stdout
+    assert 'title = "demo, changed: data.conditional"' in shown
 
 
 def test_anisotropic_rows() -> None:
@@ -295,6 +319,11 @@ def test_the_list_of_presets_is_grouped_by_table_and_says_what_each_needs(cli: A
     assert {line.split("-")[0] for line in lines[table + 1 : until]} == {"table2"}
 
 
+def test_the_help_of_reproduce_names_every_study(cli: Any) -> None:
+    text = " ".join(cli("reproduce", "--help").stdout.split())
+    assert f"WHAT is one of {', '.join(STUDIES)}." in text
+
+
 @pytest.mark.parametrize("section", Experiment.SECTIONS)
 def test_the_docs_have_a_row_for_every_field(section: str) -> None:
     text = (Path(__file__).parents[2] / "docs" / "experiments.md").read_text("utf-8")
@@ -305,6 +334,6 @@ def test_the_docs_have_a_row_for_every_field(section: str) -> None:
 
 
 def test_the_width_of_a_published_encoder_is_one_number() -> None:
-    from threedident import encoders
+    from threedident.encoders import resnet
 
-    assert encoders.PUBLISHED_WIDTH == experiment_checks.PUBLISHED_WIDTH
+    assert resnet.PUBLISHED_WIDTH == experiment_checks.PUBLISHED_WIDTH

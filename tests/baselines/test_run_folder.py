@@ -64,6 +64,27 @@ def test_other_data_are_refused(tmp_path: Path, images: Path) -> None:
     assert run(experiment, tmp_path / "run", data=images)["steps"] == 3
 
 
+def test_other_test_images_are_refused_by_finished_and_unfinished_runs(
+    tmp_path: Path, images: Path
+) -> None:
+    places = [tmp_path / "test", tmp_path / "other"]
+    for seed, place in enumerate(places):
+        raw = np.random.default_rng(seed).uniform(-1, 1, (40, 10))
+        made.make(place, 40, side=32, raw=raw)
+    experiment, out = of_images("table4-supervised"), tmp_path / "run"
+    result = run(experiment, out, data=images, test=places[0])
+    refusal = rf"was scored on other images: .*{places[0]} .*asked for {places[1]} .*another --out"
+    for steps in (3, 4):  # 4: it goes on
+        asked = experiment.changed({"training.steps": steps})
+        with pytest.raises(UsageError, match=refusal):
+            run(asked, out, data=images, test=places[1])
+    for options in ({}, {"test": places[0]}):
+        assert run(experiment, out, data=images, **options) == result
+    run(experiment, tmp_path / "alone", data=images)
+    with pytest.raises(UsageError, match=rf"scored on other images: those of {images} "):
+        run(experiment, tmp_path / "alone", data=images, test=places[1])
+
+
 def test_what_did_not_begin_leaves_the_folder_free(tmp_path: Path, images: Path) -> None:
     with pytest.raises(UsageError, match="a batch of 128 does not fit"):
         run(of_images("table4-box", training__batch_size=128), tmp_path / "run", data=images)

@@ -111,3 +111,10 @@ def test_help_ends_with_an_example_that_can_be_typed(words):
         assert command is COMMANDS[words]
         with command.make_context(words, list(rest)):  # refuses unknown options and bad values
             pass
+
+
+def test_a_width_of_another_conditional_names_the_right_option(cli):
+    said = cli("pairs", "--n", 10, "--conditional", "laplace", "--sigma", 0.3, code=2).stderr
+    assert "--conditional laplace takes no --sigma: use --lambda" in said
+    said = cli("pairs", "--n", 10, "--conditional", "normal", "--beta", 3, code=2).stderr
+    assert "--conditional normal takes no --beta\n" in said

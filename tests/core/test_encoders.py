@@ -349,3 +349,37 @@ def test_a_whitening_gives_unit_covariance_and_is_kept(tmp_path):
     assert torch.equal(load_encoder(tmp_path / "encoder.pt")(seen), encoder(seen))
     with pytest.raises(UsageError, match="do not vary"):
         body.whiten(seen[:, [0, 1, 1]])
+
+
+def test_only_encoders_of_the_toolkit_are_saved_and_at_paths(tmp_path):
+    path = tmp_path / "encoder.pt"
+    with pytest.raises(UsageError, match=r"path of a file, found ImageEncoder: save_encoder\(path"):
+        save_encoder(image_encoder(), path)
+    for other in (torch.nn.Linear(2, 2), "encoder"):
+        with pytest.raises(UsageError, match=r"expected an ImageEncoder .* torch\.onnx\.export"):
+            save_encoder(path, other)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("record", "options", "side", "said"),
+    [
+        ({"resolution": 32}, (), 32, "for images of 32 x 32 (as it was trained on), "),
+        ({}, (), 224, "for images of 224 x 224 (the default), "),
+        ({"resolution": 32}, ("--resolution", 64), 64, "for images of 64 x 64, "),
+        ({"resolution": "huge"}, (), 224, "for images of 224 x 224 (the default), "),
+    ],
+)
+def test_an_export_takes_images_of_the_resolution_of_the_training(
+    cli, tmp_path, monkeypatch, record, options, side, said
+):
+    save_encoder(tmp_path / "encoder.pt", image_encoder(), {"data": record})
+    sides = []
+
+    def export_encoder(encoder, out, *, resolution, trained_on):
+        sides.append(resolution)
+        return exporting.Exported(out, 1, 18, 4, 0.0, resolution)
+
+    monkeypatch.setattr(exporting, "export_encoder", export_encoder)
+    assert said in cli("export", "encoder.pt", "--out", "a.onnx", *options).stdout
+    assert sides == [side]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
@@ -47,3 +50,11 @@ def test_every_file_of_data_is_listed():
     for name, each in patterns.items():  # a pattern that matches nothing is a file that has moved
         for pattern in each:
             assert list(_folders()[name].glob(pattern)), f"{name}: {pattern}"
+
+
+@pytest.mark.parametrize("name", ["", ".baselines", ".datasets", ".evaluate", ".render"])
+def test_dir_shows_public_names_alone(name):
+    package = importlib.import_module(f"threedident{name}")
+    shown = [each for each in dir(package) if not each.startswith("__")]
+    assert shown == [each for each in package.__all__ if not each.startswith("__")]
+    assert {"__doc__", "__file__", "__name__"} < {*dir(package)}

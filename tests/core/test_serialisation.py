@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -143,3 +144,20 @@ def test_data_that_describe_no_distribution(data):
 def test_data_that_describe_no_space(data):
     with pytest.raises(UsageError):
         parse_space(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("laplace", 'laplace lacks lambda: expected, for example, { name = "laplace", lambda ='),
+        ({"name": "laplace"}, '{ name = "laplace", lambda = 0.1 }'),
+        ({"name": "normal"}, 'normal lacks sigma: expected, for example, { name = "normal", sig'),
+        ({"name": "gennorm", "beta": 3}, '{ name = "gennorm", lambda = 0.1 }'),
+        ({"name": "vmf"}, '{ name = "vmf", kappa = 10.0 }'),
+        ({"name": "projected-normal"}, '{ name = "projected-normal", Lambda = 10.0 }'),
+        ("uniform", "expected { name = \"uniform\" }, found 'uniform'"),
+    ],
+)
+def test_a_missing_field_is_named_beside_an_example(data, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        parse_distribution(data)

@@ -22,7 +22,7 @@ from threedident.datasets import (
     PositivePairs,
     ThreeDIdent,
 )
-from threedident.datasets.loader import Buffers
+from threedident.datasets.loader import Buffers, check_sizes
 from threedident.errors import DatasetError, RenderError, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -303,3 +303,13 @@ def test_a_batch_unpacks_and_has_names(dataset):
     assert z is batch.latents[0] is batch[0][0]
     assert x is batch.observations[0]
     assert pickle.loads(pickle.dumps(batch)).latents[0].equal(z)
+
+
+@pytest.mark.parametrize("size", [64.0, "64", None, True])
+def test_sizes_that_are_no_whole_numbers_are_refused(size):
+    with pytest.raises(UsageError, match=f"batch_size must be a whole number, found {size!r}"):
+        check_sizes(size, None)
+    if size is not None:
+        with pytest.raises(UsageError, match="batches must be a whole number"):
+            check_sizes(4, size)
+    check_sizes(np.int64(4), None)

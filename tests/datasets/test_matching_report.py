@@ -82,12 +82,13 @@ def test_what_the_command_measures(cli, tmp_path, dataset):
 
     # The table says the same, one line a factor.
     lines = said.splitlines()
-    assert lines[0] == "d: 300 images, Flat; Laplace(lam=0.2), 3000 draws"
+    assert lines[0] == ("d: 300 images, exact search of the nearest; Laplace(lam=0.2), 3000 draws")
     assert lines[1].split() == ["asked", "nearest", "resampled"]
     for line, name in zip(lines[2:], names, strict=False):
         values = [found[way]["std"][name] for way in ("asked", "nearest", "resampled")]
         assert line.split()[-4:] == [name, *(f"{v:.4f}" for v in values)]
-    assert f"both draws hit one image{share:>21.1%}".split()[-1] in said
+    row = next(line for line in lines if line.startswith("z and z~ match the same image"))
+    assert row.split()[-1] == f"{share:.1%}"
     assert "wrote f.png" in said
 
     # Where it begins to hold, the realised spread is 5 % off.

@@ -17,6 +17,7 @@ from helpers.renders import QUICK, RENDER, content, same
 from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset
+from threedident.render.dataset import bind_request, render_dataset
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import list_shards
 
@@ -233,3 +234,36 @@ def test_another_device_is_refused_unless_asked_for(cli, small_dataset, tmp_path
     assert "--any-device" in refused.stderr
     cli(*RENDER, "--n", 14, "--out", "d", "--any-device")
     assert "cpu, optix" in cli("verify", "d", "--n", 14).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (("d", 1e3), {}, r"--n must be a whole number, found 1000\.0: write 1000"),
+        (("d", "300"), {}, "--n must be a whole number, found '300'"),
+        (("d", True), {}, "--n must be a whole number, found True"),
+        ((300, "d"), {}, r"out must be the path .* found 300: expected render_dataset\(out, n\)"),
+        (("d", 3), {"resolution": "32"}, "resolution must be a whole number, found '32'"),
+        (("d", 3), {"resolution": (32, 32)}, r"found \(32, 32\): images are square, .* as 32"),
+        (("d", 3), {"resolution": None}, "resolution must be a whole number, found None"),
+        (("d", 3), {"seed": "0"}, "seed must be a whole number"),
+        (("d", 3), {"workers": 1.5}, "workers must be a whole number"),
+        (("d", 3), {"timeout": "60"}, "--timeout must be a number of seconds"),
+        (("d", 3), {"part": "0/2"}, r"part must be \(I, K\), two whole numbers, found '0/2'"),
+        (("d", 3), {"pairs": "normal"}, r"pairs must be a distribution, such as Normal\(0\.1\)"),
+    ],
+)
+def test_wrong_types_are_refused_before_anything_is_written(
+    tmp_path, monkeypatch, arguments, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        render_dataset(*arguments, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    request = bind_request("d", np.int64(3), resolution=np.uint8(32), seed=np.int32(1))
+    request.check()
+    found = [request.n, request.resolution, request.seed]
+    assert found == [3, 32, 1] and {type(each) for each in found} == {int}

@@ -331,7 +331,8 @@ def _examine_matched(
         kept = index_path(dataset, tuple(columns), index, len(latents))
     matcher = LatentMatcher(latents, index=index, path=kept)
     report = examine(matcher, process, names, draws=draws, seed=seed)
-    return report, f"{report.images} images, {matcher.factory}"
+    search = "exact" if matcher.factory == "Flat" else f"approximate ({matcher.factory} of FAISS)"
+    return report, f"{report.images} images, {search} search of the nearest"
 
 
 @main.command()

@@ -326,7 +326,8 @@ def _check_conditional(name: str | None, given: dict[str, Any]) -> None:
         raise UsageError(f"--conditional must be one of {', '.join(_TAKES)}{separator}{found}")
     for option, value in given.items():
         if value is not None and option not in _TAKES[name]:
-            raise UsageError(f"--conditional {name} takes no {option}")
+            instead = f": use {_TAKES[name][0]}" if option != "--beta" and _TAKES[name] else ""
+            raise UsageError(f"--conditional {name} takes no {option}{instead}")
     for option in _TAKES[name]:
         if given[option] is None and option != "--beta":
             raise UsageError(

@@ -14,6 +14,9 @@ from threedident.cli.group import main
 from threedident.cli.options import PATH, DeviceOptions, device_options
 from threedident.errors import UsageError
 
+_OF_BATCHES = "_batch_statistics"
+_NOTE = "  (batch normalisation by each batch's own statistics, as in the published scores)"
+
 
 def _list_experiments(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
@@ -122,7 +125,7 @@ def train(
     if not is_first_process():  # of those that torchrun has started
         return
     for name, value in result["scores"].items():
-        click.echo(f"{name}: {value:.4f}")
+        click.echo(f"{name}: {value:.4f}{_NOTE if name.endswith(_OF_BATCHES) else ''}")
     for line in _factor_table(result):
         click.echo(line)
     click.echo(
@@ -156,7 +159,17 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
     return factor_table([column for column in table if column[1]]) if count else []
 
 
-@main.command()
+class _Reproduce(click.Command):
+    """The command `reproduce`, whose help lists the studies; they are read only for that."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from threedident.baselines.reproduce.studies import STUDIES
+
+        self.help = (self.help or "").replace("{studies}", ", ".join(STUDIES))
+        super().format_help_text(ctx, formatter)
+
+
+@main.command(cls=_Reproduce)
 @click.argument("what", metavar="WHAT")
 @click.option("--data", type=PATH, help="Images to train on, instead of rendering them.")
 @click.option("--test", type=PATH, help="Images to score on, instead of rendering them.")
@@ -205,8 +218,9 @@ def reproduce(
 ) -> None:
     """Train what a table or figure is made of, and compare with the published numbers.
 
-    WHAT is table1, table2, table4, fig2, aninfonce, hard-negatives, ensemble, tricl, matching
-    (what pairs of rendered images do) or generators (supervised on 3dident and its variants).
+    WHAT is one of {studies}. Of these, matching and matching-synthetic measure what pairs of
+    rendered images do, and generators trains supervised on 3dident and its variants.
+
     Writes table.md, table.csv and figure.png after every run; the same command goes on where
     it was stopped.
 
@@ -241,11 +255,10 @@ def reproduce(
 @click.option(
     "--resolution",
     type=click.IntRange(1, 4096),
-    default=defaults.RESOLUTION,
-    show_default=True,
-    help="Pixels along each side of the images it takes.",
+    help="Pixels along each side of the images it takes.  [default: those it was trained on, or "
+    f"{defaults.RESOLUTION} where that is not known]",
 )
-def export(checkpoint: Path, out: Path, resolution: int) -> None:
+def export(checkpoint: Path, out: Path, resolution: int | None) -> None:
     """Write a trained encoder as ONNX: one file, preprocessing inside, any number of images.
 
     Its codes are held against torch's on random images.
@@ -257,7 +270,12 @@ def export(checkpoint: Path, out: Path, resolution: int) -> None:
     from threedident.evaluate.submissions import onnx_export as exporting
 
     exported = exporting.export(checkpoint, out, resolution=resolution)
+    side = exported.resolution
+    why = ""
+    if resolution is None:
+        why = " (as it was trained on)" if exported.resolution_known else " (the default)"
     click.echo(
-        f"wrote {out}: {exported.size / 1e6:.1f} MB, {exported.codes} codes, opset "
+        f"wrote {out}: {exported.size / 1e6:.1f} MB, for images of {side} x {side}{why}, "
+        f"{exported.codes} codes, opset "
         f"{exported.opset}; at most {exported.difference:.2g} from torch's codes"
     )

@@ -34,6 +34,8 @@ _KINDS: dict[str, type[Distribution]] = {
         Unchanged,
     )
 }
+#: Values of the fields in examples.
+_EXAMPLES = {"sigma": 0.1, "lam": 0.1, "beta": 3.0, "kappa": 10.0, "Lambda": 10.0}
 
 
 def space_as_dict(space: Space) -> dict[str, Any]:
@@ -70,6 +72,22 @@ def parse_space(data: Any) -> Space:
     raise UsageError(f"expected the description of a space, found {data!r:.200}")
 
 
+def _require_fields(name: str, fields: Mapping[str, Any]) -> None:
+    """Raises a UsageError that shows an example, where a field without a default is missing."""
+    needed = [
+        field.name
+        for field in dataclasses.fields(_KINDS[name])  # type: ignore[arg-type]
+        if field.default is field.default_factory is dataclasses.MISSING
+    ]
+    missing = [SPELLING.get(each, each) for each in needed if each not in fields]
+    if missing:
+        values = ", ".join(f"{SPELLING.get(each, each)} = {_EXAMPLES[each]}" for each in needed)
+        raise UsageError(
+            f"{name} lacks {' and '.join(missing)}: expected, for example, "
+            f'{{ name = "{name}", {values} }}'
+        )
+
+
 def parse_distribution(data: Any) -> Distribution:
     """Parse plain data that describe a distribution.
 
@@ -79,6 +97,9 @@ def parse_distribution(data: Any) -> Distribution:
     Raises:
         UsageError: they describe no distribution.
     """
+    if isinstance(data, str) and data in _KINDS:  # a name alone, as on the command line
+        _require_fields(data, {})
+        raise UsageError(f'expected {{ name = "{data}" }}, found {data!r}')
     try:
         fields = dict(data)
         name = fields.pop("name")
@@ -95,6 +116,7 @@ def parse_distribution(data: Any) -> Distribution:
                     raise UsageError(
                         f"{name} has no {key!r:.100}: expected {', '.join(expected) or 'no field'}"
                     )
+            _require_fields(name, fields)
         if name == PerFactor.name:
             blocks = [
                 (tuple(p["columns"]), parse_distribution(p["distribution"]))

@@ -7,6 +7,7 @@ it; it is read without unpickling anything but tensors.
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,16 @@ def save_encoder(path: str | Path, encoder: Part, about: Mapping[str, Any] | Non
         UsageError: `encoder` or `about` cannot be written.
         DatasetError: the disk is full or cannot be written to.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(
+            f"expected the path of a file, found {type(path).__name__}: save_encoder(path, encoder)"
+        )
+    if not isinstance(encoder, ImageEncoder | VectorEncoder):
+        raise UsageError(
+            f"expected an ImageEncoder or a VectorEncoder, found {type(encoder).__name__}: only "
+            "these can be saved; torch.onnx.export writes any other module as an ONNX file, which "
+            "`3dident evaluate` scores (see docs/submitting.md)"
+        )
     with torch.device("meta"):  # only to see that it can be made again
         build(encoder.spec)
     try:

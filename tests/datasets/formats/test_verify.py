@@ -93,7 +93,7 @@ def test_the_number_that_was_wanted_is_held_against_what_is_there(cli, tmp_path)
     lines = cli("info", "d").stdout.splitlines()
     assert lines[0].startswith("d: 10 of 40 images of 8 x 8, 2 shards of up to 5, ")
     assert lines[1] == "incomplete: images 5 to 14 and 20 to 39 missing"  # adjacent gaps joined
-    assert lines[2] == "all that is wrong: 3dident verify d"
+    assert lines[2] == "to list everything that is wrong: 3dident verify d"
     assert lines[3] == "to complete it: 3dident render --extend d"
     wrong = cli("verify", "d", code=1)
     assert wrong.stdout.startswith("d: 10 of 40 images are good, the last there is 19\n")
