@@ -185,7 +185,7 @@ def test_the_terminal_shows_scores_by_factor(cli, rendered):
         assert lines[factor][1] == f"{scores['linear_r2']['best_per_factor'][factor]:.4f}"
         assert lines[factor][2] == f"{scores['mcc']['per_factor'][factor]:.4f}"
         assert lines[factor][3] == f"{scores['mcc']['best_per_factor'][factor]:.4f}"
-    assert "intervals: of the expected score at this number of images" in said
+    assert "Intervals are for a test set of this size." in said
     assert "hue is not wrapped" not in said  # which the report says
     assert "hue is not wrapped" in Path("scores/a/report.html").read_text()
 
