@@ -348,7 +348,14 @@ def write(evaluation: EvaluationResult, out: Path, *, overwrite: bool = False) -
         out.mkdir(parents=True, exist_ok=True)
     with replacing(out / EMBEDDINGS) as temporary, temporary.open("wb") as embeddings:
         np.save(embeddings, evaluation.z_hat)
-    write_report(file, evaluation.z, evaluation.z_hat, evaluation.data.source, out / REPORT)
+    write_report(
+        file,
+        evaluation.z,
+        evaluation.z_hat,
+        evaluation.data.source,
+        out / REPORT,
+        label=evaluation.submission.label,
+    )
     file.write(out / SCORES)
 
 

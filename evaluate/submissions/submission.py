@@ -48,6 +48,13 @@ class Submission:
     checkpoint: Path | None = None
     options: str = ""
 
+    @property
+    def label(self) -> str:
+        """The name, and of a reference with a checkpoint also that file's path as it was given."""
+        if self.kind == "reference" and self.checkpoint is not None:
+            return f"{self.name}={self.checkpoint}"
+        return self.name
+
 
 def identify(
     reference: str | Path, *, trust: bool = False, checkpoint: Path | None = None

@@ -73,7 +73,10 @@ def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset
     save_encoder(tmp_path / "encoder.pt", encoder)
     words = ("--data", small_dataset, "--bootstrap", 100, "--metrics", "mcc", "--factors", "hue")
     said = cli("evaluate", "reference:encoder=encoder.pt", "--out", "out", *words).stdout
-    assert "reference:encoder: 10 codes of 12 images" in said
+    assert "reference:encoder=encoder.pt: 10 codes of 12 images" in said
+    page = (tmp_path / "out/report.html").read_text()
+    assert "<title>reference:encoder=encoder.pt: scores</title>" in page
+    assert "<h1><bdi>reference:encoder=encoder.pt</bdi></h1>" in page
     assert said.count("warning: ") >= 2
     scores = json.loads((tmp_path / "out/scores.json").read_text())
     for run_or_file in (".", "encoder.pt"):
@@ -81,6 +84,7 @@ def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset
         again = json.loads((tmp_path / "again/scores.json").read_text())
         assert {**again, "created": ""} == {**scores, "created": ""}
     check_scores(scores, "scores.json")
+    assert scores["submission"]["name"] == "reference:encoder"  # wherever the file lies
     with open_dataset(small_dataset) as source:
         assert source.manifest is not None
         assert scores["data"]["fingerprint"] == source.manifest.fingerprint
