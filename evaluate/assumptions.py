@@ -118,8 +118,8 @@ def _few_samples(
         off = "high" if folds == "in-sample" else "low"
         yield ScoreWarning(
             "few_samples",
-            f"with {len(z):,} images and {width} codes, the linear R2 is about {width / rows:.2g} x "
-            f"(1 - R2) too {off}; use {least:,} images or more",
+            f"with {len(z):,} images and {width} codes, the linear R2 is about {width / rows:.2g} "
+            f"x (1 - R2) too {off}; use {least:,} images or more",
         )
 
 

@@ -99,33 +99,14 @@ def identify(
 def _identify(text: str, checkpoint: Path | None) -> Submission:
     path = Path(text)
     if text.startswith(REFERENCE):
-        name, _, options = text.removeprefix(REFERENCE).partition("=")
-        if name not in REFERENCES:
-            raise UsageError(
-                f"unknown reference encoder {name!r}: expected one of "
-                + ", ".join(REFERENCE + each for each in REFERENCES)
-            )
-        if name in _TRAINED:
-            if not options:
-                raise UsageError(f"which checkpoint? {REFERENCE}{name}=CHECKPOINT")
-            file = Path(options)
-            if file.is_dir():  # of a run
-                file = file / _ENCODER_FILE
-            return Submission("reference", REFERENCE + name, checkpoint=file)
-        return Submission("reference", text, options=options)
-    if text and path.is_dir():
-        if not (path / _ENCODER_FILE).is_file():
-            raise UsageError(
-                f"{path} is a folder without {_ENCODER_FILE}: expected the folder of a finished "
-                "run of `3dident train`, or a file"
-            )
-        return Submission("reference", f"{REFERENCE}encoder", checkpoint=path / _ENCODER_FILE)
+        return _reference(text)
+    own = _of_training(path) if text else None
+    if own is not None:
+        return Submission("reference", f"{REFERENCE}encoder", checkpoint=own)
     if path.suffix in SUFFIXES:
         return Submission("embeddings", path.name, path)
     if path.suffix == _ONNX:
         return Submission("onnx", path.name, path)
-    if path.suffix in _SCRIPTED and not _is_scripted(path) and _is_own_encoder(path):
-        return Submission("reference", f"{REFERENCE}encoder", checkpoint=path)
     if path.suffix in (_EXPORTED, *_SCRIPTED):
         return Submission("torch", path.name, path)
     if _FACTORY.fullmatch(text):
@@ -135,6 +116,36 @@ def _identify(text: str, checkpoint: Path | None) -> Submission:
         f"({_ONNX}, {_EXPORTED}, {', '.join(_SCRIPTED)}), the folder of a run of `3dident train`, "
         f"package.module:factory, or {REFERENCE}NAME with NAME one of {', '.join(REFERENCES)}"
     )
+
+
+def _reference(text: str) -> Submission:
+    name, _, options = text.removeprefix(REFERENCE).partition("=")
+    if name not in REFERENCES:
+        raise UsageError(
+            f"unknown reference encoder {name!r}: expected one of "
+            + ", ".join(REFERENCE + each for each in REFERENCES)
+        )
+    if name in _TRAINED:
+        if not options:
+            raise UsageError(f"which checkpoint? {REFERENCE}{name}=CHECKPOINT")
+        file = Path(options)
+        if file.is_dir():  # of a run
+            file = file / _ENCODER_FILE
+        return Submission("reference", REFERENCE + name, checkpoint=file)
+    return Submission("reference", text, options=options)
+
+
+def _of_training(path: Path) -> Path | None:
+    """Return the encoder of a run's folder, or a file that is one; None for other submissions."""
+    if path.is_dir():
+        if not (path / _ENCODER_FILE).is_file():
+            raise UsageError(
+                f"{path} is a folder without {_ENCODER_FILE}: expected the folder of a finished "
+                "run of `3dident train`, or a file"
+            )
+        return path / _ENCODER_FILE
+    own = path.suffix in _SCRIPTED and not _is_scripted(path) and _is_own_encoder(path)
+    return path if own else None
 
 
 def is_submission(path: Path) -> bool:

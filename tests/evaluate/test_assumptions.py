@@ -64,7 +64,9 @@ def test_factors_can_be_dependent_without_any_pair_of_them():
     assert "nearly collinear" in found.message
 
 
-@pytest.mark.parametrize(("folds", "word"), [(2, "0.008 x (1 - R2) too low"), ("in-sample", "0.004 x (1 - R2) too high")])
+@pytest.mark.parametrize(
+    ("folds", "word"), [(2, "0.008 x (1 - R2) too low"), ("in-sample", "0.004 x (1 - R2) too high")]
+)
 def test_few_samples_for_the_codes_are_warned_of_until_they_do_no_harm(folds, word):
     """25 m^2 samples: benchmarks/intervals.py measures what lies below."""
     enough = uniform(2500, 10)

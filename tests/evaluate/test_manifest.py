@@ -198,7 +198,9 @@ def test_all_fields_that_do_not_fit_are_said_at_once():
     assert "unknown field 'autor': expected some of name, authors" in said
     assert said.count("conditional") == 1  # the list of fields: it waits for a track
     assert said.endswith(f". {advice}")
-    with pytest.raises(UsageError, match=r"steps is still to be filled in; prep.*; track must be .*; entr"):
+    with pytest.raises(
+        UsageError, match=r"steps is still to be .*; prep.*; track must be .*; entr"
+    ):
         manifests.parse_manifest(fields(**off, steps="FILL IN"), "m.toml")
     names = [field.name for field in dataclasses.fields(manifests.SubmissionManifest)]
     assert list(manifests._CHECKS) == names

@@ -199,7 +199,9 @@ def _print_scores(evaluation: EvaluationResult) -> None:
     from threedident.evaluate.evaluation import summary
 
     about = evaluation.scores["submission"]
-    click.echo(f"{evaluation.submission.label}: {about['codes']} codes of {len(evaluation.z)} images")
+    click.echo(
+        f"{evaluation.submission.label}: {about['codes']} codes of {len(evaluation.z)} images"
+    )
     if about["about"]:
         click.echo(about["about"])
     if about["network_blocked"] is False:
