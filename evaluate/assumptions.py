@@ -115,12 +115,11 @@ def _few_samples(
             f"{_PER_CODE * (width + 1)}; use a larger test set or fewer codes",
         )
     elif len(z) < least and any(name.endswith("r2") for name in metrics):
-        off = "higher" if folds == "in-sample" else "lower"
+        off = "high" if folds == "in-sample" else "low"
         yield ScoreWarning(
             "few_samples",
-            f"{len(z)} samples for {width} codes: the linear R2 is {off} than with ever more "
-            f"samples, by about {width / rows:.2g} of what it lacks to 1, which its interval often "
-            f"does not cover; from {least} samples on this is small",
+            f"with {len(z):,} images and {width} codes, the linear R2 is about {width / rows:.2g} "
+            f"x (1 - R2) too {off}; use {least:,} images or more",
         )
 
 

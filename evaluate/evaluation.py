@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.datasets.formats.source import Source
 from threedident.errors import ManifestWarning, UsageError
 from threedident.evaluate.assumptions import ScoreWarning
 from threedident.evaluate.inputs import Inputs, check_inputs, check_out, refuse_other_scores
@@ -120,7 +121,7 @@ class ScoringOptions:
 
 def evaluate(
     submission: str | Path,
-    data_root: str | Path,
+    data_root: ThreeDIdent | str | Path,
     *,
     metrics: Sequence[str] = DEFAULT_METRICS,
     manifest: Path | None = None,
@@ -141,14 +142,16 @@ def evaluate(
     `EvaluationResult.notes` says which one is.
 
     Args:
-        submission: a file, `package.module:factory` or `reference:NAME`; see `identify`.
-        data_root: the path of the test set, in any form.
+        submission: a file, the folder of a run, `package.module:factory` or `reference:NAME`; see
+            `identify`.
+        data_root: the test set, or its path, in any form.
         metrics: names from `METRICS`.
         manifest: the submission's manifest; None: SUBMISSION.toml beside it, where there is one.
         trust: whether code of the submission's author may be run.
         checkpoint: the file that a Python factory gets.
         train: the dataset that `reference:pca` is fitted on; None: half of the test set.
-        factors: names of factors or groups that count; none: all ten.
+        factors: names of factors or groups that count, where the test set is given by its path;
+            none: all ten.
         folds: 2, "single" or "in-sample".
         bootstrap: the number of replicates of a score.
         seed: the seed for all random numbers.
@@ -267,12 +270,12 @@ def score_codes(
         UsageError: an argument does not fit.
         DatasetError: the test set cannot be read.
     """
-    if isinstance(data, str | Path):
-        test_set = TestSet.open(data, factors)
-    elif factors:
-        raise UsageError("factors goes with a path: choose them when the dataset is opened")
-    else:
-        test_set = TestSet.of(data)
+    if isinstance(z_hat, str | Path) or isinstance(getattr(z_hat, "source", None), Source):
+        raise UsageError(
+            f"z_hat must be an array of codes (N, m), found {type(z_hat).__name__}: call "
+            "score_codes(codes, data), the codes first. evaluate_encoder(path, data) scores a file"
+        )
+    test_set = TestSet.take(data, factors)
     options = ScoringOptions(metrics, folds, bootstrap, seed)
     return _score(z_hat, test_set, check_seen(test_set.source), options).as_dict()
 
@@ -345,7 +348,14 @@ def write(evaluation: EvaluationResult, out: Path, *, overwrite: bool = False) -
         out.mkdir(parents=True, exist_ok=True)
     with replacing(out / EMBEDDINGS) as temporary, temporary.open("wb") as embeddings:
         np.save(embeddings, evaluation.z_hat)
-    write_report(file, evaluation.z, evaluation.z_hat, evaluation.data.source, out / REPORT)
+    write_report(
+        file,
+        evaluation.z,
+        evaluation.z_hat,
+        evaluation.data.source,
+        out / REPORT,
+        label=evaluation.submission.label,
+    )
     file.write(out / SCORES)
 
 

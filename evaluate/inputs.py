@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from threedident.errors import UsageError
 from threedident.evaluate.metrics.registry import DEFAULT_METRICS, check_metrics
@@ -34,6 +35,9 @@ from threedident.evaluate.submissions.submission import (
 from threedident.evaluate.test_set import TestSet
 from threedident.storage.directory import default_out as default_place
 
+if TYPE_CHECKING:
+    from threedident.datasets.dataset import ThreeDIdent
+
 DEFAULT_DATA = default_place(split="test")
 
 
@@ -60,7 +64,7 @@ class Inputs:
 
 def check_inputs(
     submission: str | Path,
-    data_root: str | Path,
+    data_root: ThreeDIdent | str | Path,
     *,
     metrics: Sequence[str] = DEFAULT_METRICS,
     manifest: Path | None = None,
@@ -90,7 +94,7 @@ def check_inputs(
             f"--train is for {REFERENCE}pca, found {chosen.name}: a submission is trained already"
         )
     declared, notes = find_manifest(chosen, manifest)
-    data = TestSet.open(data_root, factors)
+    data = TestSet.take(data_root, factors)
     fitted_on = None if train is None else TestSet.open(train)
     if out is not None:
         check_out(out, chosen)

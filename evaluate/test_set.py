@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.source import Source
+from threedident.errors import UsageError
 from threedident.evaluate.scores_file import DataRecord, DatasetIdentity
 from threedident.evaluate.seen import split_of
 from threedident.factors import FACTOR_NAMES, factor_columns
@@ -52,6 +53,30 @@ class TestSet:
         """
         names = tuple(FACTOR_NAMES[c] for c in factor_columns(factors or FACTOR_NAMES))
         return cls(Path(root), open_dataset(root), names)
+
+    @classmethod
+    def take(cls, data: ThreeDIdent | str | Path, factors: Sequence[str] = ()) -> TestSet:
+        """Open a dataset by its path, or take one that is open.
+
+        Args:
+            data: the dataset, or its path.
+            factors: names of factors or groups that count, where `data` is a path; none: all ten.
+
+        Raises:
+            UsageError: it is neither, there is no such factor, or factors are given for a dataset
+                that is open.
+            DatasetError: it is no dataset, or damaged.
+        """
+        if isinstance(data, str | Path):
+            return cls.open(data, factors)
+        if not isinstance(getattr(data, "source", None), Source):
+            raise UsageError(
+                f"the test set must be a ThreeDIdent or the path of a dataset, found "
+                f"{type(data).__name__}"
+            )
+        if factors:
+            raise UsageError("factors goes with a path: choose them when the dataset is opened")
+        return cls.of(data)
 
     @classmethod
     def of(cls, dataset: ThreeDIdent) -> TestSet:

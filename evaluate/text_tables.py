@@ -32,7 +32,7 @@ def summary(scores: ScoredCodes | Mapping[str, Any]) -> list[str]:
         lines.append(f"{name:<20}{_shown(report.value):>9}  {span:<20}{_shown(report.chance):>8}")
     lines += ["", *_by_factor(scores.scores)]
     if any(report.interval for report in scores.scores.values()):
-        lines.append(f"intervals: {OF_INTERVALS}")
+        lines.append(OF_INTERVALS)
     if reason := scores.no_best_scores:
         lines.append(reason)
     lines += [f"{name}: {METRICS[name].note}" for name in scores.scores if METRICS[name].note]

@@ -45,7 +45,7 @@ def add(
     """Make an entry's folder of what `3dident evaluate` wrote.
 
     Args:
-        path: the path of `scores.json`, its report beside it.
+        path: the path of `scores.json`, its report beside it, or of the folder of both.
         board: the leaderboard's directory.
         submission: the file that was scored, to be kept with the entry.
         link: an address where the submission can be had, where it is not kept.
@@ -60,6 +60,8 @@ def add(
             else.
         DatasetError: the board cannot be written to.
     """
+    if path.is_dir():
+        path = path / SCORES
     scores = ScoresFile.read(path)
     declared = scores.manifest
     if declared is None:

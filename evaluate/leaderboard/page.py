@@ -94,7 +94,7 @@ def _preface() -> Html:
             element("code", "3dident evaluate"),
             f". Scores are mean ± sample standard deviation over seeds. {ENOUGH} seeds "
             "make an entry, which is ranked among those of its track that were scored on the "
-            "same data with the same settings; with fewer it is preliminary and has no rank.",
+            "same data with the same settings; with fewer it has no rank, and stands at the end.",
         ),
         element(
             "p",
@@ -260,7 +260,7 @@ def _badges(row: Row) -> list[Html]:
         return [badge("published, not re-run")]
     badges = []
     if row.preliminary:
-        badges.append(badge(f"preliminary: {row.seeds} of {ENOUGH} seeds"))
+        badges.append(badge(f"not ranked: {row.lacking}"))
     if row.on_training_split:
         badges.append(badge("scored on a training split: not ranked", loud=True))
     if not row.verifiable:

@@ -118,6 +118,11 @@ class Row:
         return self.published is None and self.seeds < ENOUGH
 
     @property
+    def lacking(self) -> str:
+        """The seeds it needs and has, where there are too few; else an empty text."""
+        return f"needs {ENOUGH} seeds, has {self.seeds}" if self.preliminary else ""
+
+    @property
     def on_training_split(self) -> bool:
         """Whether it was scored on images that encoders are fitted on, so that it has no rank."""
         return any(run.scores.on_training_split for run in self.runs)
@@ -162,8 +167,8 @@ def make_rows(runs: Iterable[Run], *, published: bool = True) -> list[Row]:
         published: whether the paper's rows stand among them.
 
     Returns:
-        Rows by track, data and rank by the first metric; then preliminary ones, then the
-        paper's.
+        Rows by track: entries by data and rank by the first metric, then the paper's; at the end
+        those that are not ranked, likewise.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(runs, key=lambda r: (r.entry, r.seed)):
@@ -177,9 +182,9 @@ def make_rows(runs: Iterable[Run], *, published: bool = True) -> list[Row]:
     def order(row: Row) -> tuple[Any, ...]:
         first = row.averages.get(best[0]) if best else None
         return (
+            not row.ranked,
             tracks.index(row.track),
             row.published is not None,
-            row.preliminary,
             row.data_key,
             -first.mean if first else math.inf,
             row.name,
@@ -281,6 +286,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         lines.append(
             f"{rank:<6}{TRACKS[row.track]:<16}{shown:<{width}}{row.seeds:<7}{cells}{row.data_key}"
         )
+    lines += [f"{row.name} is not ranked: it {row.lacking}" for row in rows if row.lacking]
     return [*lines, *(f"warning: {remark}" for remark in remarks(rows))]
 
 

@@ -267,10 +267,10 @@ def _refuse_other_data(run: Run, data: TestSet) -> None:
         UsageError: it has another fingerprint or number of images.
     """
     given, claimed = data.identity, run.scores.data.identity
-    for key in ("fingerprint", "images"):
+    for key, label in (("fingerprint", "fingerprint"), ("images", "number of images")):
         if getattr(given, key) != getattr(claimed, key):
             raise UsageError(
-                f"{data.root} is not the test set that {run.folder} was scored on: its {key} is "
+                f"{data.root} is not the test set that {run.folder} was scored on: its {label} is "
                 f"{getattr(given, key)}, there it was {getattr(claimed, key)}"
             )
 

@@ -13,10 +13,15 @@ from threedident.evaluate.submissions.manifest import TRACKS, SubmissionManifest
 Rows = Sequence[tuple[str, Child]]
 
 
-def title(scores: ScoresFile) -> str:
-    """Return the name of the submission, as its authors have it if they do."""
+def title(scores: ScoresFile, label: str | None = None) -> str:
+    """Return the name of the submission, as its authors have it if they do.
+
+    Args:
+        scores: the content of scores.json.
+        label: the name where they have none; None: the one in the scores.
+    """
     manifest = scores.manifest
-    return str((manifest and manifest.name) or scores.submission.name)
+    return str((manifest and manifest.name) or label or scores.submission.name)
 
 
 def definitions(rows: Rows) -> Html:
@@ -59,10 +64,10 @@ def declared(manifest: SubmissionManifest | None) -> list[tuple[str, Child]]:
     ]
 
 
-def head(scores: ScoresFile) -> Html:
-    """Show the title, the submission and the data."""
+def head(scores: ScoresFile, heading: str) -> Html:
+    """Show the heading, the submission and the data."""
     return joined(
-        element("h1", isolated(title(scores))),
+        element("h1", isolated(heading)),
         element(
             "div",
             element("section", element("h2", "Submission"), definitions(_of_submission(scores))),

@@ -8,10 +8,8 @@ from threedident.evaluate.metrics.registry import METRICS
 
 #: Stands where there is nothing to show.
 NONE = "\N{EN DASH}"
-#: The quantity that intervals of scores are intervals of.
-OF_INTERVALS = (
-    "of the expected score at this number of images; with ever more, a held-out R2 is higher"
-)
+#: Said of the intervals of scores, which need not hold the R2 that more images would give.
+OF_INTERVALS = "Intervals are for a test set of this size."
 
 
 def metric_label(name: str) -> str:

@@ -27,6 +27,8 @@ def write_report(
     z_hat: npt.ArrayLike,
     images: Source | None,
     out: Path,
+    *,
+    label: str | None = None,
 ) -> None:
     """Write the page.
 
@@ -36,12 +38,13 @@ def write_report(
         z_hat: (N, m), the codes.
         images: the files whose image i belongs to row i; None where there are none to show.
         out: the file.
+        label: the name of a submission without a manifest; None: the one in the scores.
 
     Raises:
         UsageError: the arrays do not fit each other, the factors or the images.
         DatasetError: an image cannot be read, or the file cannot be written.
     """
-    text = report(scores, z, z_hat, images)
+    text = report(scores, z, z_hat, images, label=label)
     with explaining_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary:
@@ -53,6 +56,8 @@ def report(
     z: npt.ArrayLike,
     z_hat: npt.ArrayLike,
     images: Source | None = None,
+    *,
+    label: str | None = None,
 ) -> str:
     """Return the page as text; arguments and errors are those of `write_report`."""
     latents, codes = checked(z, z_hat)
@@ -62,9 +67,10 @@ def report(
     if images is not None and len(images) < len(latents):
         raise UsageError(f"the dataset has {len(images)} images, the latents {len(latents)} rows")
     recovery = Recovery.of(latents, codes)
+    heading = title(scores, label)
     return page(
-        f"{title(scores)}: scores",
-        head(scores),
+        f"{heading}: scores",
+        head(scores, heading),
         warnings(scores),
         score_table(scores),
         factor_table(scores),

@@ -54,7 +54,7 @@ def score_table(scores: ScoresFile) -> Html:
         titled_table(head, rows),
         element(
             "p",
-            f"Intervals are {OF_INTERVALS}. Chance is the same score with the pairs of latents and "
+            f"{OF_INTERVALS} Chance is the same score with the pairs of latents and "
             "codes shuffled. The share is that of the best possible, a mean over factors.",
             class_="faint",
         ),

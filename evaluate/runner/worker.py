@@ -145,7 +145,8 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str,
     if isinstance(source.shape[0], int):
         raise UsageError(f"{takes}, so only that many images at once: {expected}")
     if any(isinstance(a, int) and a != b for a, b in zip(source.shape[1:], shape, strict=True)):
-        raise UsageError(f"{takes}, but the test set's images are otherwise: {expected}")
+        cure = _for_another_size(source.shape[1:], shape)
+        raise UsageError(f"{takes}, but the test set's images are otherwise: {expected}{cure}")
     if target.type not in ("tensor(float)", "tensor(double)", "tensor(float16)"):
         raise UsageError(f"{path.name} returns {target.type}, expected tensor(float) ['B', codes]")
 
@@ -157,6 +158,18 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str,
         claim = session.get_modelmeta().custom_metadata_map.get(TRAINED_ON, "")
         about["trained_on"] = claim[:_LONGEST_CLAIM]
     return encode, about
+
+
+def _for_another_size(taken: list[Any], shape: list[int]) -> str:
+    """Say how to bring together an encoder and a test set that differ in their size alone."""
+    side = shape[1]
+    if taken[0] != shape[0] or shape[2] != side or not taken[1] == taken[2] != side:
+        return ""
+    return (
+        f". Export it for this size (of a run: `3dident export RUN/encoder.pt --out encoder.onnx "
+        f"--resolution {side}`), or score it on a test set of its own (`3dident render --split "
+        f"test --resolution {taken[1]}`)"
+    )
 
 
 def _torch(path: Path, threads: int) -> Encode:

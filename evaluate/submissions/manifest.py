@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from threedident.plain_data import (
     explaining,
     needed,
     read_bounded,
-    refuse_unknown,
     sequence,
     text,
     whole,
@@ -43,6 +42,7 @@ _LARGEST_FILE = 65_536
 _MOST_SEEDS = 100
 _MOST_AUTHORS = 50
 _MOST_WIDTHS = 10
+_MOST_UNKNOWN = 3  # fields that an error names
 #: The words of the template where its reader is to write.
 FILL_IN = "FILL IN"
 #: Values of an earlier template, which nobody means.
@@ -123,7 +123,7 @@ def read_manifest(path: Path) -> SubmissionManifest:
     """Read the manifest in a file.
 
     Raises:
-        UsageError: it cannot be read or does not fit; the message names the field.
+        UsageError: it cannot be read or does not fit; the message names every field.
     """
     try:
         data = tomllib.loads(read_bounded(path, _LARGEST_FILE).decode("utf-8"))
@@ -142,16 +142,21 @@ def parse_manifest(data: Mapping[str, Any], source: str) -> SubmissionManifest:
         source: the name of the manifest in an error.
 
     Raises:
-        UsageError: a field is missing, unknown, still as in the template, or does not fit.
+        UsageError: a field is missing, unknown, still as in the template, or does not fit; the
+            message names every such field.
     """
     left = [key for key, value in data.items() if value in (FILL_IN, [FILL_IN])]
+    values, misfits = _check(data, left)
     if left:
+        also = "".join(f"; {misfit}" for misfit in misfits)
         raise UsageError(
-            f"{source}: {', '.join(left)} {_verb(left)} still to be filled in. To score without a "
-            "manifest, move it elsewhere"
+            f"{source}: {', '.join(left)} {_verb(left)} still to be filled in{also}. To score "
+            "without a manifest, move it elsewhere"
         )
     with explaining(source, "`3dident evaluate --template` prints a manifest with all fields"):
-        return _parse(dict(data))
+        if misfits:
+            raise Misfit("; ".join(misfits))
+    return SubmissionManifest(**values)
 
 
 def refuse_placeholders(manifest: SubmissionManifest, source: str) -> None:
@@ -177,50 +182,21 @@ def _verb(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
-def _parse(data: dict[str, Any]) -> SubmissionManifest:
-    names = [field.name for field in dataclasses.fields(SubmissionManifest)]
-    refuse_unknown(data, names)
-    track = _choice(data, "track", tuple(TRACKS))
-    conditional: str | None = None
-    width: float | tuple[float, ...] | None = None
-    if track in _PAIRS:
-        conditional = _choice(data, "conditional", CONDITIONALS)
-        width = _width(needed(data, "width"))
-    else:
-        for key in ("conditional", "width"):
-            if data.get(key) is not None:
-                raise Misfit(f"{key} is for the tracks {' and '.join(_PAIRS)}, found {track!r}")
-    entry = _text(data, "entry", 64)
-    if not is_entry_id(entry):
-        raise Misfit(
-            f"entry must be an id of small letters, digits and '-', at most 64, found {entry!r:.80}"
-        )
-    return SubmissionManifest(
-        name=_text(data, "name", 80),
-        authors=sequence(
-            needed(data, "authors"),
-            "authors",
-            lambda value, where: text(value, where, 100),
-            most=_MOST_AUTHORS,
-        ),
-        method=_text(data, "method", 200),
-        link=_link(data),
-        preprocessing=_text(data, "preprocessing", 1000),
-        output_space=_choice(data, "output_space", OUTPUT_SPACES),
-        track=track,
-        conditional=conditional,
-        width=width,
-        preset=_text(data, "preset", 80),
-        images=_whole(data, "images"),
-        steps=_whole(data, "steps"),
-        hyperparameters=_choice(data, "hyperparameters", CHOSEN),
-        entry=entry,
-        seed=_whole(data, "seed"),
-        data_seeds=sequence(
-            needed(data, "data_seeds"), "data_seeds", whole, least=0, most=_MOST_SEEDS
-        ),
-        submission=None if data.get("submission") is None else _text(data, "submission", 300),
-    )
+def _check(
+    data: Mapping[str, Any], skipped: Collection[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """Check every field but those that are skipped; return what fits, and why others do not."""
+    values: dict[str, Any] = {}
+    misfits: list[str] = []
+    for name, check in _CHECKS.items():
+        try:
+            if name not in skipped:
+                values[name] = check(data)
+        except Misfit as misfit:
+            misfits.append(str(misfit))
+    for key in [key for key in data if key not in _CHECKS][:_MOST_UNKNOWN]:
+        misfits.append(f"unknown field {key!r:.60}: expected some of {', '.join(_CHECKS)}")
+    return values, misfits
 
 
 def _text(data: Mapping[str, Any], key: str, most: int) -> str:
@@ -254,6 +230,58 @@ def _positive(value: Any) -> float:
     if type(value) not in (int, float) or not 0 < value < math.inf:
         raise Misfit(f"width must be a number above 0 or a list of them, found {value!r:.80}")
     return float(value)
+
+
+def _of_pairs(data: Mapping[str, Any], key: str, check: Callable[[Any], Any]) -> Any:
+    """Check a field that tracks of pairs must have, and others must not."""
+    track = data.get("track")
+    if track in _PAIRS:
+        return check(needed(data, key))
+    if track in tuple(TRACKS) and data.get(key) is not None:
+        raise Misfit(f"{key} is for the tracks {' and '.join(_PAIRS)}, found {track!r}")
+    return None  # of a track that is none, another error tells
+
+
+def _entry(data: Mapping[str, Any]) -> str:
+    entry = _text(data, "entry", 64)
+    if not is_entry_id(entry):
+        raise Misfit(
+            f"entry must be an id of small letters, digits and '-', at most 64, found {entry!r:.80}"
+        )
+    return entry
+
+
+#: The check of each field, in the order of `SubmissionManifest`.
+_CHECKS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "name": lambda data: _text(data, "name", 80),
+    "authors": lambda data: sequence(
+        needed(data, "authors"),
+        "authors",
+        lambda value, where: text(value, where, 100),
+        most=_MOST_AUTHORS,
+    ),
+    "method": lambda data: _text(data, "method", 200),
+    "link": _link,
+    "preprocessing": lambda data: _text(data, "preprocessing", 1000),
+    "output_space": lambda data: _choice(data, "output_space", OUTPUT_SPACES),
+    "track": lambda data: _choice(data, "track", tuple(TRACKS)),
+    "conditional": lambda data: _of_pairs(
+        data, "conditional", lambda value: choice(value, "conditional", CONDITIONALS)
+    ),
+    "width": lambda data: _of_pairs(data, "width", _width),
+    "preset": lambda data: _text(data, "preset", 80),
+    "images": lambda data: _whole(data, "images"),
+    "steps": lambda data: _whole(data, "steps"),
+    "hyperparameters": lambda data: _choice(data, "hyperparameters", CHOSEN),
+    "entry": _entry,
+    "seed": lambda data: _whole(data, "seed"),
+    "data_seeds": lambda data: sequence(
+        needed(data, "data_seeds"), "data_seeds", whole, least=0, most=_MOST_SEEDS
+    ),
+    "submission": lambda data: (
+        None if data.get("submission") is None else _text(data, "submission", 300)
+    ),
+}
 
 
 def template() -> str:

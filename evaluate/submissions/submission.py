@@ -22,6 +22,8 @@ TRUSTED = ("python", "torch")
 REFERENCE = "reference:"
 REFERENCES = ("identity", "random", "pca", "supervised", "encoder")
 _TRAINED = ("supervised", "encoder")  # by this toolkit, and read from a checkpoint
+_ENCODER_FILE = "encoder.pt"  # of a run
+_ENCODER_FORMAT = b"3dident-encoder"  # stands at the beginning of such a file's description
 
 _EXPORTED, _SCRIPTED, _ONNX = ".pt2", (".pt", ".ts", ".pth"), ".onnx"
 _FACTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -46,6 +48,13 @@ class Submission:
     checkpoint: Path | None = None
     options: str = ""
 
+    @property
+    def label(self) -> str:
+        """The name, and of a reference with a checkpoint also that file's path as it was given."""
+        if self.kind == "reference" and self.checkpoint is not None:
+            return f"{self.name}={self.checkpoint}"
+        return self.name
+
 
 def identify(
     reference: str | Path, *, trust: bool = False, checkpoint: Path | None = None
@@ -53,13 +62,19 @@ def identify(
     """Tell what a path or name on the command line means. Nothing is loaded.
 
     Args:
-        reference: a file, `package.module:factory`, or `reference:NAME`.
+        reference: a file, the folder of a run, `package.module:factory`, or `reference:NAME`.
         trust: whether code of its author may be run.
         checkpoint: the file that a Python factory gets.
 
     Raises:
         UsageError: it is nothing that can be scored, or it would run code and is not trusted.
     """
+    if not isinstance(reference, str | Path):
+        raise UsageError(
+            f"expected a submission's path or name, found {type(reference).__name__}: compute its "
+            "codes and hand them to score_codes(codes, data), or export it to ONNX (`torch.onnx"
+            ".export`) and give that file's path"
+        )
     text = str(reference)
     submission = _identify(text, checkpoint)
     if checkpoint is not None and submission.kind != "python":
@@ -84,20 +99,10 @@ def identify(
 def _identify(text: str, checkpoint: Path | None) -> Submission:
     path = Path(text)
     if text.startswith(REFERENCE):
-        name, _, options = text.removeprefix(REFERENCE).partition("=")
-        if name not in REFERENCES:
-            raise UsageError(
-                f"unknown reference encoder {name!r}: expected one of "
-                + ", ".join(REFERENCE + each for each in REFERENCES)
-            )
-        if name in _TRAINED:
-            if not options:
-                raise UsageError(f"which checkpoint? {REFERENCE}{name}=CHECKPOINT")
-            file = Path(options)
-            if file.is_dir():  # of a run
-                file = file / "encoder.pt"
-            return Submission("reference", REFERENCE + name, checkpoint=file)
-        return Submission("reference", text, options=options)
+        return _reference(text)
+    own = _of_training(path) if text else None
+    if own is not None:
+        return Submission("reference", f"{REFERENCE}encoder", checkpoint=own)
     if path.suffix in SUFFIXES:
         return Submission("embeddings", path.name, path)
     if path.suffix == _ONNX:
@@ -108,9 +113,39 @@ def _identify(text: str, checkpoint: Path | None) -> Submission:
         return Submission("python", text, checkpoint=checkpoint)
     raise UsageError(
         f"cannot tell what {text!r} is: expected embeddings ({', '.join(SUFFIXES)}), an encoder "
-        f"({_ONNX}, {_EXPORTED}, {', '.join(_SCRIPTED)}), package.module:factory, or "
-        f"{REFERENCE}NAME with NAME one of {', '.join(REFERENCES)}"
+        f"({_ONNX}, {_EXPORTED}, {', '.join(_SCRIPTED)}), the folder of a run of `3dident train`, "
+        f"package.module:factory, or {REFERENCE}NAME with NAME one of {', '.join(REFERENCES)}"
     )
+
+
+def _reference(text: str) -> Submission:
+    name, _, options = text.removeprefix(REFERENCE).partition("=")
+    if name not in REFERENCES:
+        raise UsageError(
+            f"unknown reference encoder {name!r}: expected one of "
+            + ", ".join(REFERENCE + each for each in REFERENCES)
+        )
+    if name in _TRAINED:
+        if not options:
+            raise UsageError(f"which checkpoint? {REFERENCE}{name}=CHECKPOINT")
+        file = Path(options)
+        if file.is_dir():  # of a run
+            file = file / _ENCODER_FILE
+        return Submission("reference", REFERENCE + name, checkpoint=file)
+    return Submission("reference", text, options=options)
+
+
+def _of_training(path: Path) -> Path | None:
+    """Return the encoder of a run's folder, or a file that is one; None for other submissions."""
+    if path.is_dir():
+        if not (path / _ENCODER_FILE).is_file():
+            raise UsageError(
+                f"{path} is a folder without {_ENCODER_FILE}: expected the folder of a finished "
+                "run of `3dident train`, or a file"
+            )
+        return path / _ENCODER_FILE
+    own = path.suffix in _SCRIPTED and not _is_scripted(path) and _is_own_encoder(path)
+    return path if own else None
 
 
 def is_submission(path: Path) -> bool:
@@ -123,9 +158,23 @@ def is_submission(path: Path) -> bool:
 def _refuse_checkpoint(path: Path) -> None:
     if path.suffix != _EXPORTED and not _is_scripted(path):
         raise UsageError(
-            f"{path.name} is no TorchScript file, but may be a checkpoint. One that this toolkit "
-            f"wrote: {REFERENCE}encoder={path}, or `3dident export {path} --out encoder.onnx`"
+            f"{path.name} is no TorchScript file, nor an encoder of this toolkit, but may be a "
+            f"checkpoint. Of a run of `3dident train`, {_ENCODER_FILE} is scored; of a model of "
+            "your own, export an ONNX file (`torch.onnx.export`), or a file of `torch.jit.save`"
         )
+
+
+def _is_own_encoder(path: Path) -> bool:
+    """Whether a file says that `save_encoder` has written it; nothing is unpickled."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [e for e in archive.infolist() if e.filename.endswith("/data.pkl")]
+            if len(entries) != 1 or entries[0].compress_type != zipfile.ZIP_STORED:
+                return False
+            with archive.open(entries[0]) as description:
+                return _ENCODER_FORMAT in description.read(256)
+    except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
+        return False
 
 
 def _is_scripted(path: Path) -> bool:

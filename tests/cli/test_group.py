@@ -42,3 +42,8 @@ def test_help_is_grouped_by_what_one_wants_and_cuts_no_sentence(cli):
         assert f"{title}:" in said
         for name, line in commands.items():
             assert any(f"{name}  " in row and row.endswith(line) for row in said.splitlines())
+
+
+def test_the_lines_of_the_leaderboards_commands_are_whole(cli):
+    commands = cli("leaderboard", "--help").stdout.partition("Commands:")[2]
+    assert all(line.endswith(".") and "..." not in line for line in commands.split("\n") if line)

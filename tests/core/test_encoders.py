@@ -303,7 +303,9 @@ def test_what_export_refuses(tmp_path):
 def test_a_checkpoint_is_told_from_torchscript(tmp_path):
     path = tmp_path / "encoder.pt"
     save_encoder(path, VectorEncoder(MLPEncoder(2), UnboundedOutput()))
-    with pytest.raises(UsageError, match=r"reference:encoder=.*3dident export"):
+    assert identify(path) == identify(f"reference:encoder={path}")
+    torch.save({"state": torch.zeros(2)}, path)
+    with pytest.raises(UsageError, match=r"no TorchScript file, nor an encoder of this toolkit"):
         identify(path, trust=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -51,6 +51,7 @@ def test_an_entry_is_a_folder_fit_for_a_pull_request(tmp_path):
         "files": [],
     }
     assert read_board(tmp_path / "board") == [run]
+    assert add(tmp_path / "out", tmp_path / "board", link=LINK) == (run, False)
     assert [run] == find_runs("mine", tmp_path / "board") == find_runs(str(run.folder), tmp_path)
     assert [p.name for p in run.folder.parent.iterdir()] == ["3"]  # nothing is left behind
 

@@ -73,10 +73,18 @@ def test_a_rendered_test_set_and_its_published_form(cli, tmp_path, small_dataset
     save_encoder(tmp_path / "encoder.pt", encoder)
     words = ("--data", small_dataset, "--bootstrap", 100, "--metrics", "mcc", "--factors", "hue")
     said = cli("evaluate", "reference:encoder=encoder.pt", "--out", "out", *words).stdout
-    assert "reference:encoder: 10 codes of 12 images" in said
+    assert "reference:encoder=encoder.pt: 10 codes of 12 images" in said
+    page = (tmp_path / "out/report.html").read_text()
+    assert "<title>reference:encoder=encoder.pt: scores</title>" in page
+    assert "<h1><bdi>reference:encoder=encoder.pt</bdi></h1>" in page
     assert said.count("warning: ") >= 2
     scores = json.loads((tmp_path / "out/scores.json").read_text())
+    for run_or_file in (".", "encoder.pt"):
+        cli("evaluate", run_or_file, "--out", "again", *words)
+        again = json.loads((tmp_path / "again/scores.json").read_text())
+        assert {**again, "created": ""} == {**scores, "created": ""}
     check_scores(scores, "scores.json")
+    assert scores["submission"]["name"] == "reference:encoder"  # wherever the file lies
     with open_dataset(small_dataset) as source:
         assert source.manifest is not None
         assert scores["data"]["fingerprint"] == source.manifest.fingerprint
@@ -181,7 +189,7 @@ def test_the_terminal_shows_scores_by_factor(cli, rendered):
         assert lines[factor][1] == f"{scores['linear_r2']['best_per_factor'][factor]:.4f}"
         assert lines[factor][2] == f"{scores['mcc']['per_factor'][factor]:.4f}"
         assert lines[factor][3] == f"{scores['mcc']['best_per_factor'][factor]:.4f}"
-    assert "intervals: of the expected score at this number of images" in said
+    assert "Intervals are for a test set of this size." in said
     assert "hue is not wrapped" not in said  # which the report says
     assert "hue is not wrapped" in Path("scores/a/report.html").read_text()
 
@@ -197,3 +205,29 @@ def test_codes_at_hand_score_as_those_of_a_file(rendered):
     assert len(found["data"]["factors"]) == 3
     with pytest.raises(UsageError, match="factors goes with a path"):
         run.score_codes(codes(), data, factors=["hue"])
+
+
+def test_a_dataset_that_is_open_is_scored_on_as_its_path_is(tmp_path, rendered):
+    path = save_onnx(tmp_path / "a.onnx", mean_nodes(), initializers=[AXES])
+    words = {"bootstrap": 0, "metrics": ["mcc"]}
+    by_path = run.evaluate(path, rendered["test"], factors=["hue"], **words).scores
+    hues = ThreeDIdent(rendered["test"], factors=["hue"])
+    found = run.evaluate(path, hues, **words).scores
+    assert {**found, "created": ""} == {**by_path, "created": ""}
+    with pytest.raises(UsageError, match="factors goes with a path"):
+        run.evaluate(path, hues, factors=["hue"])
+
+
+def test_arguments_of_other_kinds_are_refused_before_the_work(monkeypatch, rendered):
+    monkeypatch.setattr(run, "_score", None)
+    expected = "the test set must be a ThreeDIdent or the path of a dataset, found "
+    with pytest.raises(UsageError, match=f"{expected}Tensor"):
+        run.score_codes(codes(), torch.zeros(COUNT, 3))
+    with pytest.raises(UsageError, match=f"{expected}ndarray"):
+        run.evaluate("reference:pca", codes())
+    data = ThreeDIdent(rendered["test"])
+    for swapped in (data, rendered["test"], str(rendered["test"])):
+        with pytest.raises(UsageError, match=r"must be an array of codes \(N, m\), found"):
+            run.score_codes(swapped, codes())
+    with pytest.raises(UsageError, match="expected a submission's path or name, found function"):
+        run.evaluate(codes, data)

@@ -153,6 +153,7 @@ def test_where_scores_go_by_themselves():
         ("mine:make", "scores/mine-make"),
         ("reference:identity=full", "scores/identity-full"),
         ("reference:encoder=runs/box", "scores/encoder-box"),
+        ("runs/box", "scores/encoder-box"),
         ("reference:encoder=runs/box/encoder.pt", "scores/encoder-box"),
         ("reference:encoder=copied.pt", "scores/encoder-copied"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import warnings
@@ -161,6 +162,7 @@ def test_every_kind_of_submission_beside_a_manifest_counts(tmp_path, rendered):
         ({"link": "file:///etc/passwd"}, "link must begin with https"),
         ({"output_space": "torus"}, "output_space must be one of box, sphere"),
         ({"track": "best"}, "track must be one of supervised"),
+        ({"track": ["other"]}, "track must be one of supervised"),
         ({"track": "supervised"}, "conditional is for the tracks pairs"),
         ({"conditional": None}, "conditional is missing"),
         ({"width": -1}, "width must be a number above 0"),
@@ -183,6 +185,25 @@ def test_every_kind_of_submission_beside_a_manifest_counts(tmp_path, rendered):
 def test_manifests_that_do_not_fit(changes, said):
     with pytest.raises(UsageError, match=f"SUBMISSION.toml: .*{said}"):
         manifests.parse_manifest(fields(**changes), "SUBMISSION.toml")
+
+
+def test_all_fields_that_do_not_fit_are_said_at_once():
+    off = {"track": "matched pairs", "preprocessing": None, "entry": "A b", "autor": "me"}
+    advice = "`3dident evaluate --template` prints a manifest with all fields"
+    with pytest.raises(UsageError) as caught:
+        manifests.parse_manifest(fields(**off), "m.toml")
+    said = str(caught.value)
+    assert said.startswith("m.toml: preprocessing is missing; track must be one of supervised, ")
+    assert "found 'matched pairs'; entry must be an id" in said
+    assert "unknown field 'autor': expected some of name, authors" in said
+    assert said.count("conditional") == 1  # the list of fields: it waits for a track
+    assert said.endswith(f". {advice}")
+    with pytest.raises(
+        UsageError, match=r"steps is still to be .*; prep.*; track must be .*; entr"
+    ):
+        manifests.parse_manifest(fields(**off, steps="FILL IN"), "m.toml")
+    names = [field.name for field in dataclasses.fields(manifests.SubmissionManifest)]
+    assert list(manifests._CHECKS) == names
 
 
 def test_manifest_files_that_do_not_fit(tmp_path):

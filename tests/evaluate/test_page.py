@@ -26,7 +26,7 @@ def test_the_page(filled, tmp_path):
     found = Structure(text)
     for words in (
         "published, not re-run",
-        "preliminary: 2 of 3 seeds",
+        "not ranked: needs 3 seeds, has 2",
         "embeddings: not verifiable on fresh data",
         "hyper-parameters chosen on the test set, as declared",
         "0.9530 ± 0.0020",
@@ -104,7 +104,9 @@ def test_the_table_as_data_and_before_any_entry(filled):
     assert len(found["remarks"]) == 2
     lines = said("list").splitlines()
     assert sum("(published)" in line for line in lines) == 7
-    assert lines[-1].startswith("there are no entries yet: `3dident leaderboard add` makes")
+    assert lines[-1].startswith(
+        "there are no entries yet: `3dident leaderboard add` makes the folder "
+    )
     assert len(json.loads(said("list", "--json"))["rows"]) == 7
 
 

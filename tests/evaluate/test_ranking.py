@@ -14,7 +14,7 @@ from helpers.fake_scores import (
 
 from threedident.evaluate.leaderboard.entries import read_board
 from threedident.evaluate.leaderboard.published_scores import TABLE_4
-from threedident.evaluate.leaderboard.ranking import average, make_rows, remarks
+from threedident.evaluate.leaderboard.ranking import average, make_rows, remarks, table
 
 
 def test_mean_and_standard_deviation_over_seeds():
@@ -104,3 +104,17 @@ def test_the_papers_rows_are_there_and_not_ranked(filled):
     assert "mcc" not in found["Identity (the pixels)"].averages
     assert all(a.rank is None for row in rows for a in row.averages.values())
     assert not any(row.preliminary or row.verifiable for row in rows)
+
+
+def test_what_is_not_ranked_is_listed_last_and_why(tmp_path):
+    board = tmp_path / "board"
+    trained = {"track": "supervised", "conditional": None, "width": None}
+    put(board, make_scores("one", name="one", **trained))
+    for seed in range(3):
+        put(board, make_scores("three", seed, name="three"))
+    rows = make_rows(read_board(board))
+    assert [row.name for row in rows if row.published is None] == ["three", "one"]
+    assert rows[-1].name == "one"
+    lines = table(rows)
+    assert "one is not ranked: it needs 3 seeds, has 1" in lines
+    assert not any(line.startswith("three is not ranked") for line in lines)

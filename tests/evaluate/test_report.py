@@ -90,7 +90,7 @@ def test_what_scores_mean_stands_beside_them(codes):
     found = Structure(report(ScoresFile.from_dict(scores), *codes)).text
     assert f"No best possible scores are given: {reason}." in found
     assert "DCI: not as in most of the literature" in found
-    assert "Intervals are of the expected score at this number of images" in found
+    assert "Intervals are for a test set of this size. Chance is" in found
     plain = Structure(report(scores_file(), *codes)).text
     assert "No best possible" not in plain
     assert "literature" not in plain

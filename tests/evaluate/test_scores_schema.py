@@ -32,7 +32,7 @@ for _ in range(30):
         ("submission.kind", "pickle", "submission.kind must be one of embeddings, onnx"),
         ("submission.sha256", "abc", "submission.sha256 must be a SHA-256"),
         ("submission.sha256", None, "submission.sha256 must be a SHA-256"),
-        ("submission.codes", 0, "submission.codes must be a whole number of at least 1"),
+        ("submission.codes", 0, "submission.codes must be a whole number in .1, 2"),
         ("submission.codes", True, "submission.codes must be a whole number"),
         ("submission.manifest.entry", "../../etc", "entry must be an id"),
         ("submission.manifest.entry", "", "entry must be"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from helpers.submissions import codes
 
 from threedident.errors import UsageError
@@ -26,6 +27,11 @@ def test_no_such_submission(tmp_path):
     ):
         with pytest.raises(UsageError, match=said):
             identify(text)
+    Path("empty").mkdir()
+    with pytest.raises(UsageError, match=r"empty is a folder without encoder\.pt: expected"):
+        identify("empty")
+    with pytest.raises(UsageError, match=r"found Linear: compute its codes.*score_codes.*ONNX"):
+        identify(torch.nn.Linear(2, 2))
     os.mkfifo("pipe.npy")
     with pytest.raises(UsageError, match=r"there is no file pipe\.npy"):
         identify("pipe.npy")

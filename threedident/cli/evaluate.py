@@ -133,13 +133,15 @@ def evaluate(
     """Score an encoder, or the latents it recovered, on a test set.
 
     SUBMISSION is one of: embeddings (.npy, .npz or .h5: a row for every test image, in order);
-    an encoder (.onnx: uint8 images (B, 3, H, W) in, codes (B, m) out); with --trust also a
-    Python factory (package.module:factory), .pt2 or TorchScript; or a reference encoder:
-    reference:identity, reference:random, reference:pca, and encoders that `3dident train` has
-    written, reference:encoder=RUN/encoder.pt (or reference:supervised=..., a name for tables).
+    an encoder (.onnx: uint8 images (B, 3, H, W) in, codes (B, m) out); a run of `3dident train`
+    (its folder, or the encoder.pt in it); with --trust also a Python factory
+    (package.module:factory), .pt2 or TorchScript; or a reference encoder: reference:identity,
+    reference:random, reference:pca. reference:encoder=RUN and reference:supervised=RUN score a
+    run under that name.
 
     \b
     Examples:
+      3dident evaluate runs/mine --data data/3dident-test
       3dident evaluate encoder.onnx --data data/3dident-test
       3dident evaluate reference:pca --data data/3dident-test --train data/3dident
     """
@@ -197,7 +199,9 @@ def _print_scores(evaluation: EvaluationResult) -> None:
     from threedident.evaluate.evaluation import summary
 
     about = evaluation.scores["submission"]
-    click.echo(f"{about['name']}: {about['codes']} codes of {len(evaluation.z)} images")
+    click.echo(
+        f"{evaluation.submission.label}: {about['codes']} codes of {len(evaluation.z)} images"
+    )
     if about["about"]:
         click.echo(about["about"])
     if about["network_blocked"] is False:

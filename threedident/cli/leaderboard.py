@@ -43,16 +43,19 @@ _board = click.option(
 
 
 @leaderboard.command(name="add")
-@click.argument("scores", type=PATH, metavar="SCORES.json")
+@click.argument("scores", type=PATH, metavar="SCORES.json|FOLDER")
 @_board
 @click.option("--submission", type=PATH, help="The file that was scored, kept with the entry.")
 @click.option("--link", metavar="URL", help="Where the submission can be had instead.")
 def leaderboard_add(scores: Path, board: Path, submission: Path | None, link: str | None) -> None:
-    """Make an entry's folder, fit for a pull request, of what `3dident evaluate` wrote.
+    """Make an entry of what `3dident evaluate` wrote.
+
+    The entry is a folder, fit for a pull request. SCORES.json lies beside its report.html; the
+    folder of both will do.
 
     \b
     Example:
-      3dident leaderboard add scores/mine/scores.json --submission mine.onnx
+      3dident leaderboard add scores/mine --submission mine.onnx
     """
     from threedident.evaluate.leaderboard.add import add
 
@@ -86,7 +89,7 @@ def leaderboard_list(ctx: click.Context, board: Path, published: bool, as_json: 
     for line in table(rows):
         click.echo(line)
     if not begun:
-        click.echo(f"there are no entries yet: `3dident leaderboard add` makes {board}")
+        click.echo(f"there are no entries yet: `3dident leaderboard add` makes the folder {board}")
 
 
 @leaderboard.command(name="html")
@@ -96,7 +99,9 @@ def leaderboard_list(ctx: click.Context, board: Path, published: bool, as_json: 
     "--title", default="3DIdent leaderboard", show_default=True, help="Title of the page."
 )
 def leaderboard_html(board: Path, out: Path, title: str) -> None:
-    """Make a static page that sorts and filters, with every entry's report.
+    """Make a static page of all entries.
+
+    The page sorts and filters, and links every entry's report.
 
     \b
     Example:
