@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.defaults import BOOTSTRAP
 from threedident.errors import ManifestWarning, UsageError
 from threedident.evaluate.assumptions import ScoreWarning
 from threedident.evaluate.inputs import Inputs, check_inputs, check_out, refuse_other_scores
@@ -129,7 +130,7 @@ def evaluate(
     train: Path | None = None,
     factors: Sequence[str] = (),
     folds: Folds = 2,
-    bootstrap: int = 1000,
+    bootstrap: int = BOOTSTRAP,
     seed: int = 0,
     batch_size: int = BATCH_SIZE,
     time_limit: float = TIME_LIMIT,
@@ -189,7 +190,7 @@ def evaluate_inputs(
     inputs: Inputs,
     *,
     folds: Folds = 2,
-    bootstrap: int = 1000,
+    bootstrap: int = BOOTSTRAP,
     seed: int = 0,
     batch_size: int = BATCH_SIZE,
     time_limit: float = TIME_LIMIT,
@@ -246,7 +247,7 @@ def score_codes(
     metrics: Sequence[str] = DEFAULT_METRICS,
     factors: Sequence[str] = (),
     folds: Folds = 2,
-    bootstrap: int = 1000,
+    bootstrap: int = BOOTSTRAP,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Score codes at hand on a test set; `summary` makes a table of the result.

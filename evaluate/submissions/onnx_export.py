@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from threedident.defaults import RESOLUTION
 from threedident.encoders import ImageEncoder, VectorEncoder, read_encoder
 from threedident.errors import MissingExtraError, UsageError
 from threedident.evaluate.seen import training_record, write_claim
@@ -47,7 +48,7 @@ class Exported:
     difference: float
 
 
-def export(checkpoint: Path, out: Path, *, resolution: int = 224) -> Exported:
+def export(checkpoint: Path, out: Path, *, resolution: int = RESOLUTION) -> Exported:
     """Write a checkpoint's encoder as an ONNX file with its weights inside.
 
     Args:
@@ -75,7 +76,7 @@ def export_encoder(
     encoder: ImageEncoder,
     out: Path,
     *,
-    resolution: int = 224,
+    resolution: int = RESOLUTION,
     trained_on: Mapping[str, Any] | None = None,
 ) -> Exported:
     """Write an encoder as `export` does; it is left in evaluation mode.
