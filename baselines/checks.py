@@ -171,7 +171,7 @@ def check_images(
 
 
 def _check_conditional(stated: Distribution, data: Source, name: Any) -> None:
-    """Refuses images that were rendered in pairs of another conditional than the stated one."""
+    """Refuse images that were rendered in pairs of another conditional than the stated one."""
     assert data.manifest is not None and data.manifest.pair_process is not None
     rendered = data.manifest.pair_process.conditional
     if rendered != stated:

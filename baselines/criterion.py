@@ -62,7 +62,7 @@ class Criterion(nn.Module):
             self.log_tau = nn.Parameter(torch.tensor(math.log(loss.tau)))
 
     def _make_parameters(self, codes: int) -> None:
-        """Makes the parameters of this kind of loss."""
+        """Make the parameters of this kind of loss."""
 
     @property
     def tau(self) -> torch.Tensor | float:
@@ -105,7 +105,7 @@ class Criterion(nn.Module):
     def _member_loss(
         self, number: int, views: Sequence[torch.Tensor], gather: Gather | None
     ) -> torch.Tensor:
-        """The loss of one member's views."""
+        """Compute the loss of one member's views."""
         raise NotImplementedError
 
     def learned(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class Criterion(nn.Module):
 
 
 class InfoNCE(Criterion):
-    """InfoNCE with the similarity -||.||_p^p / tau, or the dot product where p is 0."""
+    """The loss InfoNCE, with the similarity -||.||_p^p / tau, or the dot product where p is 0."""
 
     def similarity(self, member: int = 0) -> losses.Similarity:
         """Make the similarity of a member's pairs, with the parameters as they are.
@@ -154,7 +154,7 @@ class InfoNCE(Criterion):
 
 
 class AnInfoNCE(InfoNCE):
-    """AnInfoNCE: InfoNCE with a learned weight for each dimension, Lambda = softplus(raw)."""
+    """The loss AnInfoNCE: InfoNCE with a weight a dimension, learned as Lambda = softplus(raw)."""
 
     def _make_parameters(self, codes: int) -> None:
         self.raw_Lambda = nn.Parameter(_SPREAD * torch.randn(self.members, codes))
@@ -170,7 +170,7 @@ class AnInfoNCE(InfoNCE):
 
 
 class TriCL(Criterion):
-    """TriCL, with S = softplus(raw)."""
+    """The loss of TriCL, with S = softplus(raw)."""
 
     def _make_parameters(self, codes: int) -> None:
         self.raw_S = nn.Parameter(torch.ones(codes))
@@ -206,7 +206,7 @@ class MeanSquaredError(Criterion):
         Args:
             codes: the codes of the one view.
             latents: its latents.
-            gather: nothing that this loss needs.
+            gather: unused: every process has the latents of its own codes.
         """
         return losses.mean_squared_error(_wide(codes[0]), latents[0])
 
@@ -225,7 +225,7 @@ def _wide(codes: torch.Tensor) -> torch.Tensor:
 
 
 def _whole_batch(views: Sequence[torch.Tensor], gather: Gather | None) -> Codes:
-    """Both views of all processes.
+    """Return both views of all processes.
 
     With the whole loss on every process, the mean of their gradients is its gradient.
     """

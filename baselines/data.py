@@ -1,4 +1,4 @@
-"""From an experiment's `data` table to batches, and to what is scored on."""
+"""Problems: an experiment's `data` table made into training batches and data to score on."""
 
 from __future__ import annotations
 
@@ -40,17 +40,18 @@ _MEASURED = 8192  # synthetic pairs of which spread and kurtosis are taken
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What an encoder is trained on and scored on.
+    """The data that an encoder is trained on and scored on.
 
     Attributes:
-        n: latents that count.
-        source: of training batches.
-        mixing, images: which of the two the observations are.
-        experiment: of which this is the problem.
-        normalization: mean and std of images; None for vectors.
-        processes: of the pairs; none without pairs.
-        about: the data, as plain data for the record.
-        notes: what the user should know.
+        n: the number of latents that count.
+        source: the source of the training batches.
+        mixing: the network that makes synthetic observations; None for images.
+        images: the images to score on; None for synthetic observations.
+        experiment: the experiment whose data these are.
+        normalization: the mean and the std of the images; None for vectors.
+        about: a description of the data, as plain data for the record.
+        processes: the processes of the pairs; none without pairs.
+        notes: the notes for the user.
     """
 
     n: int
@@ -64,10 +65,14 @@ class Problem:
     notes: tuple[str, ...] = ()
 
     def fresh(self, count: int, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Latents (N, n) and observations to score on.
+        """Return latents (N, n) and observations to score on.
 
         Synthetic ones are drawn, anew for each number; of images the first `count` of the test
         set come back, in its order, which is random.
+
+        Args:
+            count: the number of samples; of images, at most as many as there are.
+            number: the number of the draw.
         """
         if self.images is not None:
             numbers = range(min(count, len(self.images)))
@@ -83,7 +88,13 @@ class Problem:
             return z, self.mixing(z)
 
     def batches(self, first: int, stride: int, threads: int) -> Iterator[Views]:
-        """Batches first, first + stride, ... of the endless sequence, prepared ahead."""
+        """Iterate over every stride-th batch of the endless sequence; they are prepared ahead.
+
+        Args:
+            first: the position of the first batch.
+            stride: the distance from one batch to the next.
+            threads: the number of threads (or processes, for augmentations) that prepare them.
+        """
         strided = Strided(self.source, first, stride)
         if isinstance(self.source, TwoViews):
             # In processes: its augmentations draw from global random numbers.
@@ -104,14 +115,14 @@ def make_problem(
     batch_size: int,
     device: torch.device,
 ) -> Problem:
-    """Opens the data of an experiment.
+    """Open the data of an experiment.
 
     Args:
-        experiment: which.
+        experiment: the experiment.
         data: a dataset of images; None for synthetic observations.
         test: the images that scores are taken on; None: those of `data`.
-        batch_size: pairs to a batch of one process.
-        device: where synthetic observations are made.
+        batch_size: the number of pairs in a batch of one process.
+        device: the device that makes synthetic observations.
 
     Raises:
         UsageError: the data do not fit the experiment.
@@ -125,7 +136,7 @@ def make_problem(
 
 
 class _Matched:
-    """Pairs of synthetic latents that were drawn once, matched as those of images are."""
+    """A source of pairs of synthetic latents, drawn once and matched as those of images are."""
 
     def __init__(
         self,
@@ -169,7 +180,7 @@ class _Matched:
 
 
 class _Synthetic:
-    """Views of every member's pairs, and of hard negatives."""
+    """A source of the views of every member's pairs, and of hard negatives."""
 
     batches = None
 
@@ -239,7 +250,7 @@ def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) ->
 
 
 def _measure_pairs(source: _Synthetic, batch_size: int) -> dict[str, float]:
-    """The spread and the kurtosis of the first pairs, over all latents."""
+    """Measure the spread and the kurtosis of the first pairs, over all latents."""
     count = max(1, _MEASURED // batch_size)
     batches = [source.batch(0, number)[0] for number in range(count)]
     z, z_tilde = (torch.cat(views).cpu().numpy() for views in list(zip(*batches, strict=True))[:2])
@@ -248,7 +259,7 @@ def _measure_pairs(source: _Synthetic, batch_size: int) -> dict[str, float]:
 
 
 def _calm(_: int) -> None:
-    """Leaves Ctrl-C to the training process, which ends its workers when it is done."""
+    """Leave Ctrl-C to the training process, which ends its workers when it is done."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 

@@ -186,7 +186,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """One training, in full.
+    """The full description of one training.
 
     Attributes:
         name: the name of the preset or the file.

@@ -147,12 +147,12 @@ def _check_data(e: Experiment) -> None:
     for process in e.processes:  # which refuses what a pair process cannot be made of
         if data.hard_negatives is not None:
             PairProcess(process.space, data.hard_negatives, data.marginal)
-    asked = bool(data.conditional or data.conditionals)
+    paired = bool(data.conditional or data.conditionals)
     if data.observations == "images":
         _check_images(e)
     elif data.space is None:
         raise UsageError("synthetic observations need data.space")
-    elif not (asked or e.supervised):
+    elif not (paired or e.supervised):
         raise UsageError("synthetic pairs need data.conditional")
     else:
         data.marginal.check(data.space)
@@ -163,15 +163,15 @@ def _check_data(e: Experiment) -> None:
 
 
 def _check_start(loss: Loss, training: Training) -> None:
-    """Refuses a start of the loss, or an optimiser, that would not be held."""
-    asked = loss.start_p is not None or loss.start_tau is not None
-    if loss.start_steps < 0 or asked != (loss.start_steps > 0):
+    """Refuse a start of the loss, or an optimiser, that would not be held."""
+    has_start = loss.start_p is not None or loss.start_tau is not None
+    if loss.start_steps < 0 or has_start != (loss.start_steps > 0):
         raise UsageError(
             "loss.start_steps goes with loss.start_p or loss.start_tau: set both to begin with "
             f"another similarity, or neither, found {loss.start_steps}, {loss.start_p} and "
             f"{loss.start_tau}"
         )
-    if asked and loss.start_steps >= training.steps:
+    if has_start and loss.start_steps >= training.steps:
         raise UsageError(
             "loss.start_steps must be less than training.steps, so that the loss itself is "
             f"minimised at last, found {loss.start_steps} of {training.steps}"
@@ -195,7 +195,7 @@ def _check_start(loss: Loss, training: Training) -> None:
 
 
 def _check_latents(e: Experiment) -> None:
-    """Refuses a finite number of latents where nothing would be matched to them."""
+    """Refuse a finite number of latents where nothing would be matched to them."""
     data, size = e.data, e.training.batch_size
     synthetic = data.observations == "synthetic"
     if data.latents == 0:
@@ -227,7 +227,7 @@ def _check_latents(e: Experiment) -> None:
 
 
 def _check_targets(e: Experiment) -> None:
-    """Refuses an output space that does not hold the latents, which are the targets."""
+    """Refuse an output space that does not hold the latents, which are the targets."""
     space, encoder = e.data.space, e.encoder
     box = isinstance(space, Box) and space.low >= 0
     sphere = isinstance(space, Sphere)

@@ -155,7 +155,7 @@ class _LogSumExp(torch.autograd.Function):
 def _torch_forward(
     a: torch.Tensor, b: torch.Tensor, p: float | None, offset: int | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """log sum exp of the similarities of every row, the largest, and sum exp(s - largest)."""
+    """Return of every row log sum exp of s, the largest s, and sum exp(s - largest): (N,) each."""
     peak, total = a.new_empty(len(a)), a.new_empty(len(a))
     columns = b.T.contiguous()
     for rows, scores, free in _blocks(a, b):
@@ -175,7 +175,7 @@ def _torch_backward(
     peak: torch.Tensor,
     scale: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradients of sum_ij scale_i exp(s_ij - peak_i) with exp's factor held: (N, n), (M, n)."""
+    """Return the gradients of sum_ij scale_i exp(s_ij - peak_i), exp's factor held, in a and b."""
     columns = b.T.contiguous()
     of_a, of_columns = torch.empty_like(a), torch.zeros_like(columns)
     for rows, scores, free in _blocks(a, b):
@@ -199,14 +199,14 @@ def _torch_backward(
 
 
 def _exp_rows(scores: torch.Tensor, peak: torch.Tensor) -> torch.Tensor:
-    """exp(scores - peak), (rows, M), in the place of the scores."""
+    """Return exp(scores - peak), (rows, M), in the place of the scores."""
     least = _LEAST_64 if scores.dtype == torch.float64 else float(_LEAST)
     below: torch.Tensor = torch.threshold_(scores.sub_(peak[:, None]), least, -math.inf)
     return below.exp_()
 
 
 def _blocks(a: torch.Tensor, b: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-    """Rows of a, with room for two arrays (rows, M), which all blocks share."""
+    """Yield rows of a, with room for two arrays (rows, M), which all blocks share."""
     size = max(1, (_CACHED if a.device.type == "cpu" else _LARGE) // len(b))
     room = a.new_empty(2, min(size, len(a)), len(b))
     for start in range(0, len(a), size):
@@ -222,15 +222,16 @@ def _scores(
     scores: torch.Tensor,
     apart: torch.Tensor,
 ) -> None:
-    """s of some rows and all candidates, into scores.
+    """Compute s of some rows and all candidates, into scores.
 
     A dimension at a time: |a|^2 + |b|^2 - 2 a . b would cancel.
 
     Args:
-        a: (rows, n).
-        columns: (n, M), the candidates.
-        p: of the similarity.
-        scores, apart: (rows, M); the second is overwritten.
+        a: the rows, (rows, n).
+        columns: the candidates, (n, M).
+        p: the power of the similarity; None for the dot product.
+        scores: the array that s goes into, (rows, M).
+        apart: an array that is overwritten, (rows, M).
     """
     if p is None:
         torch.mm(a, columns, out=scores)
@@ -245,7 +246,7 @@ def _scores(
 
 
 def _leave_out(scores: torch.Tensor, offset: int | None, rows: slice) -> None:
-    """Puts -inf for the candidate i + offset of each row i, of scores (rows, M)."""
+    """Put -inf for the candidate i + offset of each row i, of scores (rows, M)."""
     if offset is None:
         return
     first, last = max(rows.start, -offset), min(rows.stop, scores.shape[1] - offset)
@@ -258,10 +259,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def _compiled(*flags: str) -> Callable[[Function], Function]:
-    """Compiles a function at its first call, where numba can be had.
+    """Compile a function at its first call, where numba can be had.
 
     Args:
-        flags: what LLVM may do to its arithmetic beyond IEEE 754.
+        flags: the liberties, beyond IEEE 754, that LLVM may take with its arithmetic.
     """
 
     def compiled(function: Function) -> Function:
@@ -298,10 +299,10 @@ _SIGN, _REST = np.int32(31), np.int32(0x7FFFFFFF)
 
 @_compiled("contract")
 def _exp(x: Any) -> Any:
-    """exp of a float32 up to 88, within 3e-7 of itself; 0 below -60. LLVM can vectorise it.
+    """Compute exp of a float32 up to 88, within 3e-7 of itself; 0 below -60.
 
-    2^k exp(r), with k the nearest integer to x / log 2: a polynomial in r, to whose exponent k
-    is added.
+    LLVM can vectorise it: 2^k exp(r), with k the nearest integer to x / log 2, is a polynomial in
+    r, to whose exponent k is added.
     """
     above = _LEAST if x < _LEAST else x
     shifted = above * _LOG2_E + _ROUND  # its last bits are k
@@ -314,7 +315,7 @@ def _exp(x: Any) -> Any:
 
 @_compiled("contract")
 def _exp_all(scores: Any, peak: Any, factor: Any) -> None:
-    """Puts factor * exp(scores - peak) in the place of scores (T,)."""
+    """Put factor * exp(scores - peak) in the place of scores (T,)."""
     if scores.itemsize == 4:
         for j in range(len(scores)):
             scores[j] = factor * _exp(np.float32(scores[j] - peak))
@@ -351,7 +352,7 @@ def _total(values: Any) -> Any:
 
 @_compiled(*_SUMS)
 def _score(kind: int, p: Any, row: Any, tile: Any, scores: Any) -> None:
-    """s of a row (n,) and the candidates of a tile (n, T), into scores (T,)."""
+    """Compute s of a row (n,) and the candidates of a tile (n, T), into scores (T,)."""
     scores[:] = 0
     for k in range(len(row)):
         x, column = row[k], tile[k]
@@ -376,13 +377,13 @@ def _score(kind: int, p: Any, row: Any, tile: Any, scores: Any) -> None:
 
 @_compiled(*_SUMS)
 def _pull(kind: int, p: Any, row: Any, tile: Any, weights: Any, of_row: Any, of_tile: Any) -> None:
-    """Adds the gradients of the weighted scores of a row and a tile, without the factor p.
+    """Add the gradients of the weighted scores of a row and a tile, without the factor p.
 
     Args:
-        kind, p, row, tile: as of `_score`.
-        weights: (T,).
-        of_row: (n,), to which the row's is added.
-        of_tile: (n, T), to which the tile's is added.
+        kind, p, row, tile: the arguments of `_score`.
+        weights: the weights of the scores, (T,).
+        of_row: the sum that the row's gradient is added to, (n,).
+        of_tile: the sum that the tile's gradient is added to, (n, T).
     """
     zero = row[0] - row[0]
     for k in range(len(row)):
@@ -423,7 +424,7 @@ def _pull(kind: int, p: Any, row: Any, tile: Any, weights: Any, of_row: Any, of_
 def _score_of(
     kind: int, p: Any, row: Any, tiles: Any, t: int, count: int, without: int, scores: Any
 ) -> None:
-    """As `_score`, of tile t, with -inf for the candidate `without` and those from `count`."""
+    """Compute `_score` of tile t; -inf for the candidate `without` and those from `count` on."""
     _score(kind, p, row, tiles[t], scores)
     first = t * len(scores)
     if first <= without < first + len(scores):
@@ -446,18 +447,19 @@ def _forward_rows(
     peak: Any,
     total: Any,
 ) -> None:
-    """Of the rows from start to stop: log sum exp of the scores, and what it is made of.
+    """Compute log sum exp of the scores, the peak and the total of the rows from start to stop.
 
     Args:
-        kind, p: of the similarity.
-        a: (N, n).
-        tiles: (t, n, T), the candidates.
-        count: how many candidates there are; the rest of the last tile is padding.
-        offset: row i leaves out the candidate i + offset.
-        start, stop: the rows.
-        value: (N,), into which goes peak + log(total).
-        peak: (N,), the largest score.
-        total: (N,) float64, the sum of exp(score - peak).
+        kind: the kind of similarity, such as `_SQUARE`.
+        p: the power of the similarity, for `_OTHER`.
+        a: the rows, (N, n).
+        tiles: the candidates, (t, n, T).
+        count: the number of candidates; the rest of the last tile is padding.
+        offset: the distance from a row i to the candidate i + offset that it leaves out.
+        start, stop: the first row, and the first one that is not computed.
+        value: the array that peak + log(total) goes into, (N,).
+        peak: the array that the largest score goes into, (N,).
+        total: the array that the sum of exp(score - peak) goes into, (N,) float64.
     """
     peak[start:stop], total[start:stop] = -np.inf, 0
     scores = np.empty(tiles.shape[2], a.dtype)
@@ -491,13 +493,15 @@ def _backward_rows(
     of_a: Any,
     of_tiles: Any,
 ) -> None:
-    """Adds the gradients of sum_ij scale_i exp(s_ij - peak_i), of the exp's argument alone.
+    """Add the gradients of sum_ij scale_i exp(s_ij - peak_i), of the exp's argument alone.
 
     Args:
-        kind, p, a, tiles, count, offset, start, stop: as of `_forward_rows`.
-        peak, scale: (N,).
-        of_a: (N, n).
-        of_tiles: (t, n, T), of no other part of the rows.
+        kind, p, a, tiles, count, offset, start, stop: the arguments of `_forward_rows`.
+        peak: the largest score of each row, (N,).
+        scale: the factor of each row, (N,).
+        of_a: the sum that the rows' gradients are added to, (N, n).
+        of_tiles: the sum that the tiles' gradients are added to, (t, n, T); no other part of the
+            rows adds to it.
     """
     weights = np.empty(tiles.shape[2], a.dtype)
     part = np.empty(tiles.shape[1:], a.dtype)
@@ -513,7 +517,7 @@ def _backward_rows(
 
 @functools.cache
 def _kernels(double: bool) -> tuple[Any, Any] | None:
-    """`_forward_rows` and `_backward_rows` for float32 or float64; None where there is no numba.
+    """Compile `_forward_rows` and `_backward_rows` for float32 or float64; None without numba.
 
     They are kept on the disk where they can be: compiling takes seconds.
     """
@@ -535,7 +539,7 @@ def _kernels(double: bool) -> tuple[Any, Any] | None:
 def _numba_forward(
     a: torch.Tensor, b: torch.Tensor, p: float | None, offset: int | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `_torch_forward`."""
+    """Compute the result of `_torch_forward` with the compiled kernels."""
     fixed = _packed(a, b, p, offset)
     value, peak, total = (np.empty(len(a), d) for d in (fixed[3].dtype, fixed[3].dtype, float))
     kernel, _ = _loaded(a)
@@ -551,7 +555,7 @@ def _numba_backward(
     peak: torch.Tensor,
     scale: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `_torch_backward`."""
+    """Compute the result of `_torch_backward` with the compiled kernels."""
     fixed, ins = _packed(a, b, p, offset), (peak.numpy(), scale.to(a.dtype).numpy())
     tiles, parts = fixed[3], _parts(a, b)
     of_a = np.zeros(a.shape, tiles.dtype)
@@ -564,15 +568,15 @@ def _numba_backward(
 
 
 def _loaded(a: torch.Tensor) -> tuple[Any, Any]:
-    found = _kernels(a.dtype == torch.float64)
-    assert found is not None
-    return found
+    kernels = _kernels(a.dtype == torch.float64)
+    assert kernels is not None
+    return kernels
 
 
 def _packed(
     a: torch.Tensor, b: torch.Tensor, p: float | None, offset: int | None
 ) -> tuple[Any, ...]:
-    """The arguments of the kernels from kind to offset."""
+    """Return the arguments of the kernels from kind to offset."""
     count, n = b.shape
     width = min(max(_TILE // n // 16, 1), -(-count // 16)) * 16
     tiles = b.new_zeros(-(-count // width) * width, n)
@@ -585,14 +589,14 @@ def _packed(
 
 
 def _parts(a: torch.Tensor, b: torch.Tensor) -> int:
-    """Into how many parts the rows are cut: some a thread, as a thread may have to wait."""
+    """Return the number of parts to cut the rows into: some a thread, as a thread may wait."""
     threads = torch.get_num_threads()
     enough = min(len(a) * len(b) // _ALONE, len(a) // _ROWS)
     return 1 if threads == 1 else max(1, min(4 * threads, enough))
 
 
 def _in_threads(parts: int, rows: int, work: Callable[[int, int, int], None]) -> None:
-    """Calls work(part, start, stop) for every part of the rows."""
+    """Call work(part, start, stop) for every part of the rows."""
     if parts == 1:
         work(0, 0, rows)
         return
@@ -604,7 +608,7 @@ def _in_threads(parts: int, rows: int, work: Callable[[int, int, int], None]) ->
 @functools.lru_cache(maxsize=1)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     # One a process: threads do not survive a fork.
-    return ThreadPoolExecutor(threads, thread_name_prefix="pairwise")
+    return ThreadPoolExecutor(threads, thread_name_prefix="log_sum_exp")
 
 
 _FORWARD = {"torch": _torch_forward, "numba": _numba_forward}

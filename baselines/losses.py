@@ -22,7 +22,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "a contrastive loss") from error
 
-from threedident.baselines import log_sum_exp as pairwise
+from threedident.baselines import log_sum_exp
 
 NEGATIVES = ("anchors", "positives", "both", "none")
 CONTRASTS = ("spectral", "info_nce")
@@ -46,7 +46,7 @@ class Similarity:
             b: the candidates, (..., n).
 
         Returns:
-            Both, scaled, and p of `pairwise.similarity`.
+            Both, scaled, and p of `log_sum_exp.similarity`.
         """
         raise NotImplementedError
 
@@ -57,7 +57,7 @@ class Similarity:
             a: the anchors, (..., n).
             b: the candidates, (..., n).
         """
-        return pairwise.similarity(*self.reduced(a, b))
+        return log_sum_exp.similarity(*self.reduced(a, b))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -244,7 +244,7 @@ def alignment(z: torch.Tensor, z_tilde: torch.Tensor, p: float) -> torch.Tensor:
     """
     _check_codes(z, z_tilde)
     _check_p(p)
-    return -pairwise.similarity(_wide(z), _wide(z_tilde), p).mean()
+    return -log_sum_exp.similarity(_wide(z), _wide(z_tilde), p).mean()
 
 
 def uniformity(
@@ -269,7 +269,7 @@ def uniformity(
     count = len(z) if own else len(z) - 1
     if count == 0:
         raise UsageError("uniformity without the own code needs at least two codes, found one")
-    sums = pairwise.log_sum_exp(z, z, p, exclude=None if own else 0, backend=backend)
+    sums = log_sum_exp.log_sum_exp(z, z, p, exclude=None if own else 0, backend=backend)
     return sums.mean() - math.log(count)
 
 
@@ -319,7 +319,7 @@ def tricl(
         z, z_tilde: the codes of positive pairs, (N, n) with N > 1.
         S: the weights, (n,), at least 0; learned.
         weight: the weight of the decorrelation.
-        contrast: the contrastive term: "spectral", which TriCL's theory is of, or "info_nce".
+        contrast: the contrastive term: "spectral", as in TriCL's theory, or "info_nce".
         backend: the backend of `log_sum_exp`.
 
     Raises:
@@ -370,11 +370,11 @@ def _sum(
     backend: str,
 ) -> torch.Tensor:
     a, b, p = similarity.reduced(anchors, candidates)
-    return pairwise.log_sum_exp(a, b, p, exclude=exclude, backend=backend)
+    return log_sum_exp.log_sum_exp(a, b, p, exclude=exclude, backend=backend)
 
 
 def _joined(sums: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The log of the sum of what these (N,) are logs of."""
+    """Return the log of the sum of the numbers whose logs these (N,) are."""
     if len(sums) == 1:
         return sums[0]
     return torch.stack(list(sums)).logsumexp(0)
@@ -385,7 +385,7 @@ def _softplus(x: torch.Tensor) -> torch.Tensor:
 
 
 def _wide(codes: torch.Tensor) -> torch.Tensor:
-    """At least float32."""
+    """Return codes in float32 or wider."""
     return codes if codes.dtype == torch.float64 else codes.float()
 
 
@@ -421,17 +421,17 @@ def _checked_hard(
     hard: torch.Tensor | tuple[torch.Tensor, torch.Tensor] | None,
     symmetric: bool,
 ) -> Sequence[torch.Tensor | None]:
-    """The hard negatives of the anchors z and of the anchors z~."""
+    """Return the hard negatives of the anchors z and of the anchors z~."""
     if hard is None:
         return None, None
     if isinstance(hard, torch.Tensor) == symmetric:
         raise UsageError(
             "hard must be one tensor, around z, or with symmetric a pair, around z and around z~"
         )
-    found = [hard, None] if isinstance(hard, torch.Tensor) else list(hard)
-    if len(found) != 2:
-        raise UsageError(f"hard must be a pair, around z and around z~, found {len(found)}")
-    for codes in found:
+    hards = [hard, None] if isinstance(hard, torch.Tensor) else list(hard)
+    if len(hards) != 2:
+        raise UsageError(f"hard must be a pair, around z and around z~, found {len(hards)}")
+    for codes in hards:
         if codes is None:
             continue
         if codes.ndim != 3 or (len(codes), codes.shape[2]) != z.shape or codes.shape[1] == 0:
@@ -439,7 +439,7 @@ def _checked_hard(
                 f"hard negatives must be of shape ({len(z)}, k, {z.shape[1]}), found "
                 f"{tuple(codes.shape)}"
             )
-    return [None if codes is None else _wide(codes) for codes in found]
+    return [None if codes is None else _wide(codes) for codes in hards]
 
 
 def _check_p(p: float) -> None:

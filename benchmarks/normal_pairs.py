@@ -51,7 +51,7 @@ def run(
     runs: Path, widths: tuple[float, ...], changes: dict[str, Any], threads: int | None
 ) -> list[dict[str, Any]]:
     """Trains what is missing; returns a line a width and start, with its curve."""
-    options: dict[str, Any] = {"threads": threads, "accelerator": "cpu"}
+    options: dict[str, Any] = {"threads": threads, "device": "cpu"}
     at_latents = runs / "supervised"
     train(recipe(SUPERVISED, changes), at_latents, **options)
     lines = []

@@ -231,7 +231,7 @@ class BatchDataset(data.Dataset[Batch]):
         return self.batches
 
     def __getitem__(self, number: int) -> Batch:
-        """A batch of the epoch that was set last.
+        """Make a batch of the epoch that was set last.
 
         Raises:
             IndexError: there is no such batch.

@@ -289,7 +289,7 @@ def matched_width(
 
 
 def _widths(distribution: Distribution) -> list[float]:
-    """All widths of a conditional: sigma of a Normal, lambda of the others."""
+    """Return all widths of a conditional: sigma of a Normal, lambda of the others."""
     match distribution:
         case Normal(sigma=width) | Laplace(lam=width) | GeneralizedNormal(lam=width):
             return list(width) if isinstance(width, tuple) else [width]

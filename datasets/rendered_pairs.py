@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from threedident.defaults import PRESET, QUALITY
 from threedident.distributions import Distribution, PairProcess, Uniform
 from threedident.distributions.spaces import Box, Space
 from threedident.errors import MissingExtraError, RenderError, UsageError
@@ -99,7 +100,7 @@ class RenderedPairs:
         self,
         space: Space | None = None,
         conditional: Distribution | None = None,
-        preset: Preset | str = "3dident",
+        preset: Preset | str = PRESET,
         resolution: int = 64,
         device: str = "cpu",
         *,
@@ -107,7 +108,7 @@ class RenderedPairs:
         batch_size: int = 512,
         batches: int | None = None,
         seed: int = 0,
-        quality: str = "standard",
+        quality: str = QUALITY,
         workers: int | None = None,
         pin_memory: bool = False,
     ) -> None:

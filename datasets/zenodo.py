@@ -428,7 +428,7 @@ def _members(name: str, handle: IO[bytes]) -> Iterator[tuple[PurePosixPath, IO[b
 
 
 def _inside(archive: str, member: str, plain: bool) -> PurePosixPath:
-    """The path of a member, relative to the folder; refuses anything but a file inside it."""
+    """Return the path of a member, relative to the folder; refuse anything but a file inside it."""
     path = PurePosixPath(member)
     if plain and not (
         path.is_absolute() or ".." in path.parts or re.search(r"[\\:\x00-\x1f]", member)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.datasets.formats.source import Source
+from threedident.defaults import BOOTSTRAP
 from threedident.errors import ManifestWarning, UsageError
 from threedident.evaluate.assumptions import ScoreWarning
 from threedident.evaluate.inputs import Inputs, check_inputs, check_out, refuse_other_scores
@@ -130,7 +131,7 @@ def evaluate(
     train: Path | None = None,
     factors: Sequence[str] = (),
     folds: Folds = 2,
-    bootstrap: int = 1000,
+    bootstrap: int = BOOTSTRAP,
     seed: int = 0,
     batch_size: int = BATCH_SIZE,
     time_limit: float = TIME_LIMIT,
@@ -192,7 +193,7 @@ def evaluate_inputs(
     inputs: Inputs,
     *,
     folds: Folds = 2,
-    bootstrap: int = 1000,
+    bootstrap: int = BOOTSTRAP,
     seed: int = 0,
     batch_size: int = BATCH_SIZE,
     time_limit: float = TIME_LIMIT,
@@ -249,7 +250,7 @@ def score_codes(
     metrics: Sequence[str] = DEFAULT_METRICS,
     factors: Sequence[str] = (),
     folds: Folds = 2,
-    bootstrap: int = 1000,
+    bootstrap: int = BOOTSTRAP,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Score codes at hand on a test set; `summary` makes a table of the result.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from threedident.defaults import BOOTSTRAP
 from threedident.errors import UsageError
 from threedident.evaluate.assumptions import ScoreWarning, check_assumptions
 from threedident.evaluate.metric_report import Interval, MetricReport
@@ -71,7 +72,7 @@ def score(
     best_r2: Mapping[str, float] | None = None,
     not_injective: Sequence[str] = (),
     folds: Folds = 2,
-    bootstrap: int = 1000,
+    bootstrap: int = BOOTSTRAP,
     seed: int = 0,
     factor_blocks: Mapping[str, Sequence[int]] | None = None,
     code_blocks: Mapping[str, Sequence[int]] | None = None,

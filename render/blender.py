@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.defaults import RESOLUTION
 from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.render.color import to_uint8
 from threedident.render.image_regions import (
@@ -143,7 +144,7 @@ class BlenderEngine:
         builder: SceneBuilder,
         quality: Quality,
         *,
-        resolution: int = 224,
+        resolution: int = RESOLUTION,
         device: str = "cpu",
         device_index: int = 0,
         threads: int = 1,
@@ -156,7 +157,7 @@ class BlenderEngine:
             quality: the settings that say where the samples go.
             resolution: the pixels along each side.
             device: a kind of device, resolved.
-            device_index: which of that kind.
+            device_index: the number of the device among those of its kind.
             threads: the threads of a render on the CPU.
             scratch: a folder, best in memory, that Blender hands its pixels over through.
         """

@@ -1,4 +1,4 @@
-"""From linear light to the 8 bits of an image file."""
+"""Conversion of linear light to the 8 bits of an image file."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def srgb_encode(linear: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def to_uint8(linear: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """8-bit sRGB of linear light, rounded to the nearest level."""
+    """Convert linear light to 8-bit sRGB, rounded to the nearest level."""
     return np.floor(srgb_encode(linear) * 255.0 + 0.5).astype(np.uint8)
 
 
 def psnr(image: npt.NDArray[np.uint8], reference: npt.NDArray[np.uint8]) -> float:
-    """Peak signal-to-noise ratio of 8-bit images in dB; infinite where they are equal."""
+    """Compute the peak signal-to-noise ratio of 8-bit images in dB; infinite for equal ones."""
     error = np.mean((image.astype(np.float64) - reference.astype(np.float64)) ** 2)
     return float("inf") if error == 0 else float(10 * np.log10(255.0**2 / error))

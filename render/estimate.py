@@ -210,7 +210,7 @@ class Estimate:
         return mean, low, high
 
     def _job_seconds(self, measured: Measured, seconds: float) -> float:
-        """Seconds that the job takes on this machine, if an image takes so many."""
+        """Estimate the seconds that the job takes on this machine, if an image takes so many."""
         workers = measured.workers
         writing = len(self.todo) * measured.write
         starts = max(math.ceil(self.images / workers / self.options.images_per_worker), 1)

@@ -59,7 +59,7 @@ class Grid:
 
     @property
     def side(self) -> int:
-        """Pixels along each side, padding included."""
+        """The number of pixels along each side, padding included."""
         return self.pixels + 2 * self.padding
 
     @property

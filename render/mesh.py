@@ -120,7 +120,7 @@ def face_normals(vertices: Array, corners: Array, sizes: Array) -> Array:
 
 
 def corner_normals(vertices: Array, corners: Array, sizes: Array, *, smooth: bool) -> Array:
-    """(C, 3) corner normals: the face's own, or the angle-weighted mean at its vertex."""
+    """The corner normals, (C, 3): the face's own, or the angle-weighted mean at its vertex."""
     per_face = face_normals(vertices, corners, sizes)
     face = np.repeat(np.arange(len(sizes)), sizes)
     if not smooth:
@@ -187,7 +187,7 @@ _SPOUT_UPPER = [
 
 
 def _swept(profile: list[tuple[float, float]], *, arcs: tuple[float, ...]) -> Array:
-    """(4, 4, 4, 3) control points: a profile swept over four quarter turns."""
+    """Make (4, 4, 4, 3) control points: a profile swept over four quarter turns."""
     quarter = np.array(
         [
             [(r, 0, z), (r, -k * r, z), (k * r, -r, z), (0, -r, z)]
@@ -204,7 +204,7 @@ def _swept(profile: list[tuple[float, float]], *, arcs: tuple[float, ...]) -> Ar
 
 
 def _mirrored(rows: list[list[tuple[float, float, float]]]) -> Array:
-    """(2, 4, 4, 3) control points: a patch, and its mirror image in y walked backwards.
+    """Make (2, 4, 4, 3) control points: a patch, and its mirror image in y walked backwards.
 
     Backwards, so that both halves run around the tube in the same direction.
     """
@@ -214,14 +214,14 @@ def _mirrored(rows: list[list[tuple[float, float, float]]]) -> Array:
 
 
 def _tessellate(patches: Array) -> Array:
-    """(P, q + 1, q + 1, 3) points of bicubic Bezier patches (P, 4, 4, 3)."""
+    """Compute (P, q + 1, q + 1, 3) points of bicubic Bezier patches (P, 4, 4, 3)."""
     t = np.linspace(0.0, 1.0, _PATCH_QUADS + 1)[:, None]
     basis = np.concatenate([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
     return np.einsum("ai,bj,pijc->pabc", basis, basis, patches)
 
 
 def _places(points: Array) -> tuple[Array, Array]:
-    """Which points (N, 3) differ: the first at each place, and the place of every one."""
+    """Find the first of the points (N, 3) at each place, and the place of every point."""
     _, first, inverse = np.unique(
         np.round(points, 9) + 0.0, axis=0, return_index=True, return_inverse=True
     )
@@ -229,7 +229,7 @@ def _places(points: Array) -> tuple[Array, Array]:
 
 
 def _weld(patches: Array) -> tuple[Array, list[Array]]:
-    """Vertices and faces of one component, its patches welded; poles become triangles."""
+    """Weld patches into the vertices and faces of one component; poles become triangles."""
     points = _tessellate(patches).reshape(-1, 3)
     first, inverse = _places(points)
     vertices = points[first]
@@ -246,7 +246,7 @@ def _weld(patches: Array) -> tuple[Array, list[Array]]:
 
 
 def _facing_outward(vertices: Array, faces: list[Array]) -> list[Array]:
-    """The faces of a consistently wound component, wound so that they enclose a volume > 0."""
+    """Wind the faces of a consistently wound component so that they enclose a volume > 0."""
     centred = vertices - vertices.mean(0)
     volume = 0.0
     for face in faces:
@@ -342,7 +342,7 @@ def cube() -> Mesh:
 
 
 def _revolved(rings: list[Array]) -> tuple[Array, list[Array]]:
-    """Vertices and faces of rings from top to bottom; a ring of one point is a pole."""
+    """Make vertices and faces of rings from top to bottom; a ring of one point is a pole."""
     starts = np.cumsum([0, *(len(r) for r in rings)])
     faces: list[Array] = []
     for k in range(len(rings) - 1):
@@ -463,7 +463,7 @@ def _used_vertices(
 
 
 def _read_part(part: Any, matrix: Array) -> tuple[Array, Array, Array | None]:
-    """Vertices (V, 3), triangles (F, 3) and the file's own vertex normals (V, 3), if any."""
+    """Read vertices (V, 3), triangles (F, 3) and the file's own vertex normals (V, 3), if any."""
     linear = np.asarray(matrix, np.float64)[:3, :3]
     vertices = np.asarray(part.vertices, np.float64).reshape(-1, 3) @ linear.T + matrix[:3, 3]
     faces = np.asarray(getattr(part, "faces", ()), np.int64).reshape(-1, 3)

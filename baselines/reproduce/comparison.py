@@ -40,9 +40,9 @@ def write_comparison(
         temporary.write_text(markdown(study, scale, outcomes, notes), "utf-8")
     with replacing(out / NUMBERS) as temporary:
         temporary.write_text(numbers(study, outcomes), "utf-8")
-    made = figure(study, outcomes)
+    drawing = figure(study, outcomes)
     with replacing(out / FIGURE) as temporary:
-        made.savefig(temporary, format="png", dpi=120)
+        drawing.savefig(temporary, format="png", dpi=120)
     if study.kind == "images":
         with replacing(out / FACTORS) as temporary:
             factor_figure(study, outcomes).savefig(temporary, format="png", dpi=120)

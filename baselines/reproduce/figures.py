@@ -47,9 +47,9 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
     if len(shown) == 1:  # its metrics side by side
         across, each_down = each_down, 1
     down = math.ceil(len(shown) / across) * each_down
-    made = Figure(figsize=(5 * across, 3.9 * down), layout="constrained")
-    axes = made.subplots(down, across, squeeze=False)
-    made.suptitle(study.title, wrap=True)
+    drawing = Figure(figsize=(5 * across, 3.9 * down), layout="constrained")
+    axes = drawing.subplots(down, across, squeeze=False)
+    drawing.suptitle(study.title, wrap=True)
     for axis in axes.flat:
         axis.set_visible(False)
     for number, (name, rows) in enumerate(shown.items()):
@@ -65,7 +65,7 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
                 _plot_series(axis, rows, metric)
             else:
                 _plot_curves(axis, rows, metric, study.name)
-    return made
+    return drawing
 
 
 def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
@@ -85,9 +85,9 @@ def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "train", "the figure") from error
-    made = Figure(figsize=(20, 7.2), layout="constrained")
-    axes = made.subplots(2, 5, sharex=True, sharey=True)
-    made.suptitle(f"{study.title}: R2 of each factor", wrap=True)
+    drawing = Figure(figsize=(20, 7.2), layout="constrained")
+    axes = drawing.subplots(2, 5, sharex=True, sharey=True)
+    drawing.suptitle(f"{study.title}: R2 of each factor", wrap=True)
     for number, each in enumerate(outcomes):
         steps, r2 = each.factor_curve()
         if not len(steps) or r2.shape[1:] != (len(FACTOR_NAMES),):
@@ -104,11 +104,11 @@ def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
         axis.set_ylabel(LABELS["linear_r2"])
     if axes[0, 0].get_legend_handles_labels()[0]:
         axes[0, 0].legend(fontsize="x-small", framealpha=0.4)
-    return made
+    return drawing
 
 
 def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) -> None:
-    """Draws each row's curve, and in its colour, dashed, the published score."""
+    """Draw each row's curve, and in its colour, dashed, the published score."""
     for number, each in enumerate(rows):
         color, label = f"C{number % 10}", each.row.name.removeprefix(f"{study}-")
         steps, scores = each.curve(metric)
@@ -141,7 +141,7 @@ def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) ->
 def _published_curve(
     published: Published | None, metric: str
 ) -> Iterator[tuple[int | None, tuple[float, float | None]]]:
-    """Published scores; those of 3DIdent have one curve, whichever statistics are used."""
+    """Return published scores; those of 3DIdent have one curve, whichever statistics are used."""
     for known in (metric, f"{metric}_batch_statistics"):
         yield from published_scores(published, known)
 
@@ -160,7 +160,7 @@ def _plot_points(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
 
 
 def _plot_series(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
-    """Draws a line a series against the number of latents; a level line without a number."""
+    """Draw a line a series against the number of latents; a level line without a number."""
     series: dict[str, list[Outcome]] = {}
     for each in rows:
         if len(each.values(metric)):
@@ -184,7 +184,7 @@ def _plot_series(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
 
 
 def _conditional_concentration(row: Row) -> float:
-    """Kappa of a vMF, 1 / sigma^2 of a Normal."""
+    """Return kappa of a vMF, 1 / sigma^2 of a Normal."""
     conditional = row.published_experiment().data.conditional
     plain = {} if conditional is None else conditional.as_dict()
     return float(plain["kappa"]) if "kappa" in plain else float(plain["sigma"]) ** -2

@@ -20,7 +20,7 @@ CLAIM = "reproduce.json"
 
 
 class Images:
-    """Datasets of a reproduction: given, found in a folder, or rendered when they are needed.
+    """The datasets of a reproduction: given, found in a folder, or rendered when they are needed.
 
     A reproduction keeps to those that its runs used, so that no table mixes two.
     """
@@ -34,7 +34,7 @@ class Images:
         *,
         quiet: bool = False,
     ) -> None:
-        """Renders nothing yet.
+        """Take the places of the datasets; nothing is rendered yet.
 
         Args:
             out: the folder of the reproduction.
@@ -45,9 +45,9 @@ class Images:
         """
         self._out, self._folder, self._rendering = out, folder, rendering
         self._quiet = quiet
-        self._given = {name: path for name, path in given.items() if path is not None}
+        self._named = {name: path for name, path in given.items() if path is not None}
         self._paths: dict[str, Path] = {}
-        self._found: dict[str, dict[str, str]] = {}
+        self._used: dict[str, dict[str, str]] = {}
 
     def path(self, images: ImageSet) -> Path:
         """Return where a dataset lies, and render it first where it is missing or not whole.
@@ -61,20 +61,20 @@ class Images:
         """
         name = images.name
         if name not in self._paths:
-            path = self._given.get(name)
+            path = self._named.get(name)
             if path is None:
                 path = self._folder / name
                 _render(path, images, self._rendering, *self._like_the_given(), quiet=self._quiet)
-            found = describe_images(path)
-            before = read_images_of(self._out).get(name, found)
-            if before != found:
+            about = describe_images(path)
+            before = read_images_of(self._out).get(name, about)
+            if before != about:
                 raise UsageError(
                     f"{self._out} holds runs on another {name}: {before.get('what')} (latents "
-                    f"{before.get('latents')!s:.12}), found {found['what']} (latents "
-                    f"{found['latents']:.12}) in {path}: give it the data it began with, or "
+                    f"{before.get('latents')!s:.12}), found {about['what']} (latents "
+                    f"{about['latents']:.12}) in {path}: give it the data it began with, or "
                     "choose another --out"
                 )
-            self._paths[name], self._found[name] = path, found
+            self._paths[name], self._used[name] = path, about
         return self._paths[name]
 
     def record(self) -> None:
@@ -84,16 +84,16 @@ class Images:
             DatasetError: its folder cannot be written to.
         """
         before = read_images_of(self._out)
-        if before != (now := {**before, **self._found}):
+        if before != (now := {**before, **self._used}):
             path = self._out / CLAIM
             write_json(path, {**read_json(path), "datasets": now})
 
     def _like_the_given(self) -> tuple[int, str]:
-        """Resolution and quality: those of the datasets that were given, if any."""
+        """Return resolution and quality: those of the datasets that were given, if any."""
         resolution, quality = self._rendering.resolution, self._rendering.quality
         for name in (TEST, TRAIN):
-            if name in self._given:
-                with open_dataset(self._given[name]) as source:
+            if name in self._named:
+                with open_dataset(self._named[name]) as source:
                     resolution = int(source.shape[0])
                     if source.manifest is not None and source.manifest.engine["quality"]:
                         quality = str(source.manifest.engine["quality"])
@@ -112,9 +112,9 @@ def _render(
     """Render a dataset, or what is missing of it, unless it is whole.
 
     Args:
-        folder: where it lies.
-        images: what it is.
-        sizes: how large a scale makes it.
+        folder: the folder of the dataset.
+        images: the description of the dataset.
+        sizes: the sizes that the scale gives.
         resolution: the pixels along each side.
         quality: the quality of the direct engine.
         quiet: whether to print nothing.
@@ -129,8 +129,8 @@ def _render(
         dataset = DatasetDir.open(folder)
         engine = dataset.manifest.engine
         whole = sum(interval.count for interval in dataset.shards()) >= total * (1 + paired)
-        found = (dataset.manifest.resolution, engine["name"], engine["quality"])
-        if whole and found == (resolution, "direct", quality):
+        settings = (dataset.manifest.resolution, engine["name"], engine["quality"])
+        if whole and settings == (resolution, "direct", quality):
             return
     if not quiet:
         Progress.print(f"rendering {images.name}: {total:,} {'pairs' if paired else 'images'}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from threedident.baselines.experiment import Experiment
-from threedident.baselines.training import run_folder as rundir
+from threedident.baselines.training.run_folder import FORMAT, FORMAT_VERSION, RESULT, read_result
 from threedident.storage.atomic_files import explaining_write_errors, write_json
 
 
@@ -28,17 +28,17 @@ def score_observations(experiment: Experiment, folder: Path, test: Path | None) 
         UsageError: the images do not fit.
         DatasetError: they cannot be read, or the result not be written.
     """
-    asked = experiment.as_dict()
-    if (folder / rundir.RESULT).exists() and rundir.read_result(folder)["experiment"] == asked:
+    plain = experiment.as_dict()
+    if (folder / RESULT).exists() and read_result(folder)["experiment"] == plain:
         return
     began = time.monotonic()
     scores, about = _score_vectors(experiment) if test is None else _score_pixels(experiment, test)
     with explaining_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     content = {
-        "format": rundir.FORMAT,
-        "format_version": rundir.FORMAT_VERSION,
-        "experiment": asked,
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "experiment": plain,
         "scores": scores,
         "per_factor": {},
         "learned": {},
@@ -47,7 +47,7 @@ def score_observations(experiment: Experiment, folder: Path, test: Path | None) 
         "hardware": "",
         "data": about,
     }
-    write_json(folder / rundir.RESULT, content)
+    write_json(folder / RESULT, content)
 
 
 def _score_vectors(experiment: Experiment) -> tuple[dict[str, float], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Outcomes: what the runs of each row have come to, read and checked."""
+"""Outcomes: the results of the runs of each row, read and checked."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Outcome:
         Args:
             metric: the name of the score.
         """
-        found = (each["scores"].get(metric) for each in self.results.values())
-        return np.array([v for v in found if v is not None], np.float64)
+        values = (each["scores"].get(metric) for each in self.results.values())
+        return np.array([v for v in values if v is not None], np.float64)
 
     def curve(self, metric: str) -> tuple[Float64, Float64]:
         """Return the steps (k,) at which any seed was scored, and the scores (seeds, k) or NaN.
@@ -140,7 +140,7 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
 
 
 def _read_result(folder: Path) -> Mapping[str, Any]:
-    """The result of a run, with all that the tables are made of checked.
+    """Read the result of a run, and check all that the tables are made of.
 
     Raises:
         DatasetError: it is damaged, or another file.
@@ -192,7 +192,7 @@ def published_scores(
     """Yield the steps (None: the end) and the published scores at them, the end first.
 
     Args:
-        published: what a paper prints, or None.
+        published: the numbers that a paper prints, or None.
         metric: the name of the score, with its suffix where batch statistics are used.
     """
     if published is None or (metric in PUBLISHED_AS) != published.batch_statistics:

@@ -154,7 +154,7 @@ class _Run:
 def _check_images(
     study: Study, data: Path | None, test: Path | None, datasets: Path | None
 ) -> None:
-    """Refuses datasets that a study has no use for."""
+    """Refuse datasets that a study has no use for."""
     if study.kind != "images":
         if any(path is not None for path in (data, test, datasets)):
             raise UsageError(f"{study.name} makes its own observations: leave out the datasets")
@@ -168,7 +168,7 @@ def _check_images(
 
 
 def _compare(study: Study, scale: str, out: Path) -> Path:
-    """Writes the comparison, with a line on each dataset that runs have used."""
+    """Write the comparison, with a line on each dataset that runs have used."""
     notes = [f"{name}: {about.get('what')}" for name, about in read_images_of(out).items()]
     return write_comparison(study, scale, collect(study, out / RUNS), out, notes)
 
@@ -185,14 +185,14 @@ def run_folder(out: Path, row: str, seed: int) -> Path:
 
 
 def _trainer() -> Trainer:
-    """`train`, which loads torch."""
+    """Import `train`, which loads torch."""
     from threedident.baselines.training.loop import train
 
     return train
 
 
 def _estimate(runs: Sequence[_Run]) -> str:
-    """How long the rest may take, for a line; empty where no run tells."""
+    """Estimate the time of the rest, as words of a line; empty where no run tells."""
     trained = [run for run in runs if not run.row.identity]
     finished = [run for run in trained if run.is_finished]
     if not finished:
@@ -227,18 +227,18 @@ def _experiment(
 
 
 def _claim(out: Path, study: Study, scale: str) -> None:
-    """Makes the folder one of this study and scale, or checks that it is.
+    """Make the folder one of this study and scale, or checks that it is.
 
     Raises:
         UsageError: it holds another, or something else.
         DatasetError: it cannot be written to.
     """
     path = out / CLAIM
-    asked = {"format": FORMAT, "study": study.name, "scale": scale}
+    record = {"format": FORMAT, "study": study.name, "scale": scale}
     if path.exists():
         content = read_json(path)
         claim = content if isinstance(content, dict) else {}
-        if any(claim.get(key) != value for key, value in asked.items()):
+        if any(claim.get(key) != value for key, value in record.items()):
             known = claim.get("format") == FORMAT
             held = f"{claim.get('study')} at scale {claim.get('scale')}" if known else "other files"
             raise UsageError(
@@ -249,4 +249,4 @@ def _claim(out: Path, study: Study, scale: str) -> None:
         raise UsageError(f"{out} is not empty and holds no reproduction: choose another --out")
     with explaining_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    write_json(path, asked)
+    write_json(path, record)

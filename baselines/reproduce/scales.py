@@ -1,4 +1,4 @@
-"""Scales: how much of a study's protocol is run, and what that changes of its experiments."""
+"""Scales: shares of a study's protocol to run, and the changes of experiments that they make."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Rendering:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """How much of a protocol is run.
+    """The share of a protocol that is run.
 
     Attributes:
         changes: the changes of the experiments, by dotted name, under globs: each counts for the

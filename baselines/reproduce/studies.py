@@ -30,7 +30,7 @@ _ORDER = (
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What a paper prints of one row. Nobody has run it again here.
+    """The numbers that a paper prints of one row. Nobody has run it again here.
 
     Attributes:
         scores: the mean and the standard deviation in [0, 1] by metric; the latter is None where
@@ -38,7 +38,7 @@ class Published:
         source: the paper and the table.
         step: the step at which the scores were taken; None: the end of the training.
         earlier: the scores on the way there, by step.
-        learned: what the loss had learned, in words.
+        learned: the parameters that the loss had learned, in words.
         batch_statistics: whether the codes were normalised by each batch's own statistics.
     """
 
@@ -86,7 +86,7 @@ class Row:
         series: the line of the figure that the row is a point of, where latents vary.
         latents: the number of latents to match to; None: they are drawn afresh.
         matches: whether the theory's assumptions hold; None where there is no theory.
-        published: what a paper prints; None where it prints nothing.
+        published: the numbers that a paper prints; None where it prints nothing.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Row:
     published: Published | None = None
 
     def published_experiment(self) -> Experiment:
-        """Return what the row trains at full scale."""
+        """Return the experiment of the row at full scale."""
         return parse_experiment(self.experiment, f"row {self.name}", self.name)
 
 
@@ -123,7 +123,7 @@ class Study:
         seeds: the number of seeds of the paper.
         per_factor: whether R2 is shown for every factor.
         pairs: whether spread and kurtosis of the pairs are shown.
-        note: what a reader must know.
+        note: a note for the reader.
     """
 
     name: str
@@ -229,7 +229,7 @@ def _read_image_set(name: str) -> ImageSet:
 
 
 def _read_published(plain: Mapping[str, Any]) -> Published | None:
-    """What a file says of a row's numbers; None where it has none."""
+    """Make the printed numbers of a row from plain data; None where there are none."""
     fields = dict(plain)
     names = [name for name, value in fields.items() if isinstance(value, list)]
     scores = {name: _fractions(*fields.pop(name)) for name in names}
@@ -243,7 +243,7 @@ def _read_published(plain: Mapping[str, Any]) -> Published | None:
 
 
 def _fractions(mean: float, std: float | None = None) -> tuple[float, float | None]:
-    """Percents as fractions."""
+    """Turn percents into fractions."""
     return round(mean / 100, 6), None if std is None else round(std / 100, 6)
 
 

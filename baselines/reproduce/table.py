@@ -1,4 +1,4 @@
-"""The table of a study in Markdown: what is published, what came out, and what was cut down."""
+"""The table of a study in Markdown: published numbers, own numbers, and what was cut down."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def markdown(study: Study, scale: str, outcomes: Sequence[Outcome], notes: Seque
 
 
 def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
-    """The table's columns: those that would be empty are left out."""
+    """Return the table's columns: those that would be empty are left out."""
 
     def published(metric: str) -> Cell:
         return lambda each: _shown_published(each.row.published, metric)
@@ -98,7 +98,7 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
 
 
 def _loss_of_the_latents(result: Mapping[str, Any]) -> Any:
-    """The loss at the latents; None where there is no loss to stand beside."""
+    """Return the loss at the latents; None where there is no loss to stand beside."""
     known = result.get("loss") is not None
     return (result.get("at_latents") or {}).get("loss") if known else None
 
@@ -108,8 +108,8 @@ def _pairs_of(result: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _mean_of(each: Outcome, value: Callable[[Mapping[str, Any]], Any]) -> str:
-    """The mean over seeds of a number of the results that have it."""
-    known = [found for found in map(value, each.results.values()) if found is not None]
+    """Format the mean over seeds of a number of the results that have it."""
+    known = [number for number in map(value, each.results.values()) if number is not None]
     return f"{np.mean(known):.4g}" if known else NONE
 
 
@@ -120,7 +120,7 @@ def _title(each: Outcome) -> str:
 
 
 def _matches(each: Outcome) -> str:
-    """Whether the model's assumptions hold."""
+    """Say whether the model's assumptions hold."""
     return {True: "yes", False: "no", None: ""}[each.row.matches]
 
 
@@ -138,7 +138,7 @@ def _pipes(cells: Sequence[str]) -> str:
 
 
 def _shown(values: Float64) -> str:
-    """Mean and standard deviation in percent."""
+    """Format the mean and the standard deviation in percent."""
     if not len(values):
         return NONE
     mean = f"{100 * values.mean():.2f}"
@@ -146,16 +146,16 @@ def _shown(values: Float64) -> str:
 
 
 def _shown_published(published: Published | None, metric: str) -> str:
-    found = []
+    texts = []
     for steps, (mean, std) in published_scores(published, metric):
         text = f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}")
-        found.append(text if steps is None else f"{text} at step {steps:,}")
-    return ", ".join(found) or NONE
+        texts.append(text if steps is None else f"{text} at step {steps:,}")
+    return ", ".join(texts) or NONE
 
 
 def _learned(each: Outcome) -> str:
-    """The loss's own parameters, means over seeds, and what theory expects of Lambda."""
-    found = []
+    """Format the loss's own parameters, means over seeds, and what theory expects of Lambda."""
+    texts = []
     for name in ("tau", "Lambda", "S"):
         alike: dict[str, list[tuple[Float64, Float64 | None]]] = {}
         for result in each.results.values():
@@ -169,12 +169,12 @@ def _learned(each: Outcome) -> str:
             alike.setdefault(key, []).append((learned, theory))
         for seeds in alike.values():
             mean = np.mean([learned for learned, _ in seeds], 0)
-            found.append(f"{name} {_beside_theory(mean, seeds[0][1])}")
-    return "; ".join(found) or NONE
+            texts.append(f"{name} {_beside_theory(mean, seeds[0][1])}")
+    return "; ".join(texts) or NONE
 
 
 def _in_order(result: Mapping[str, Any], part: str, name: str) -> Float64 | None:
-    """A parameter (members, n) of a result, each member's sorted; None where there is none.
+    """Return a parameter (members, n) of a result, each member's sorted; None where there is none.
 
     Sorted, because dimensions are identified up to their order only.
     """
@@ -186,10 +186,11 @@ def _in_order(result: Mapping[str, Any], part: str, name: str) -> Float64 | None
 
 
 def _beside_theory(learned: Float64, theory: Float64 | None) -> str:
-    """Means over the dimensions that are the same in theory; otherwise the range.
+    """Format means over the dimensions that are the same in theory; otherwise the range.
 
     Args:
-        learned, theory: (members, n), each member's sorted.
+        learned: the learned values, (members, n), each member's sorted.
+        theory: the values in theory, of the same shape and order, or None.
     """
     texts = []
     for member, row in enumerate(learned):
@@ -219,7 +220,7 @@ def _listed(values: Iterable[float]) -> str:
 
 
 def _cut_down(outcomes: Sequence[Outcome]) -> list[str]:
-    """Lines on what the runs changed of their presets, with the rows that did where not all."""
+    """List what the runs changed of their presets, with the rows that did where not all."""
     ran = [each for each in outcomes if each.results and not each.row.identity]
     rows: dict[str, list[str]] = {}
     for each in ran:
@@ -256,19 +257,19 @@ def _sources(outcomes: Sequence[Outcome]) -> list[str]:
     sources = {each.row.published.source for each in outcomes if each.row.published is not None}
     if not sources:
         return []
-    said = "; ".join(sorted(sources))
-    return ["", f"Published numbers are the papers' and were not run again: {said}."]
+    names = "; ".join(sorted(sources))
+    return ["", f"Published numbers are the papers' and were not run again: {names}."]
 
 
 def _per_factor(outcomes: Sequence[Outcome]) -> list[str]:
-    """R2 of every factor, and as a share of the best that any encoder can reach."""
-    there = [each for each in outcomes if each.results]
+    """Tabulate R2 of every factor, and its share of the best that any encoder can reach."""
+    finished = [each for each in outcomes if each.results]
     head = ["factor"]
-    for each in there:
+    for each in finished:
         name = "" if each.row.train_on is None else each.row.train_on.name
         head += [f"{name}: R2", "best possible", "share"]
     lines = ["## R2 per factor", "", _pipes(head), _pipes(["---"] * len(head))]
-    columns = [_factors(each) for each in there]
+    columns = [_factors(each) for each in finished]
     for factor in FACTOR_NAMES:
         lines.append(_pipes([factor, *(c for column in columns for c in column(factor))]))
     lines.append(_pipes(["**mean**", *(c for column in columns for c in column(None))]))
@@ -276,7 +277,10 @@ def _per_factor(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _factors(each: Outcome) -> Any:
-    """Cells of a factor, or of the mean over those that vary (None): R2, best possible, share."""
+    """Make the function of a factor's cells: R2, best possible, share.
+
+    Of None, it makes the cells of the mean over the factors that vary.
+    """
     rows: list[dict[str, float]] = []
     best: Mapping[str, float | None] = {}
     for result in each.results.values():

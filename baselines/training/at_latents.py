@@ -114,7 +114,7 @@ def _fit_into_output_space(
 def _move_to_the_best_of_a_grid(
     log_scale: torch.Tensor, largest: float, loss: Callable[[], torch.Tensor]
 ) -> None:
-    """Begins the search where it has a slope: the loss is flat far from the best scale."""
+    """Begin the search where it has a slope: the loss is flat far from the best scale."""
     first, last, number = _GRID
     with torch.no_grad():
         grid = torch.linspace(first, last, number).clamp(max=largest)

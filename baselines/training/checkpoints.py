@@ -18,11 +18,11 @@ FORMAT_VERSION = 1
 
 
 def save_checkpoint(folder: Path, content: Mapping[str, Any]) -> None:
-    """Writes a checkpoint, in one step, and keeps the one before.
+    """Write a checkpoint, in one step, and keeps the one before.
 
     Args:
-        folder: of the run.
-        content: tensors and plain data.
+        folder: the run folder.
+        content: the tensors and plain data to keep.
 
     Raises:
         DatasetError: the disk is full or cannot be written to.
@@ -57,8 +57,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
             if content["format_version"] != FORMAT_VERSION:
                 raise ValueError(f"format version {content['format_version']}")
         except Exception as error:  # the unpickler's, the archive's and torch's own
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            damaged.append(f"{path} cannot be read ({said[0]:.200})")
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            damaged.append(f"{path} cannot be read ({lines[0]:.200})")
             continue
         return content, damaged
     if damaged:

@@ -66,7 +66,7 @@ def shares(objective: Criterion, codes: Codes) -> dict[str, float]:
 
 
 def _matrix(similarity: losses.Similarity, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """All similarities, (N, M)."""
+    """Compute all similarities, (N, M)."""
     first, second, p = similarity.reduced(a, b)
     if p is None:
         return first @ second.T

@@ -150,8 +150,8 @@ def resume(out: str | Path, *, changes: Mapping[str, Any] | None = None, **optio
 
     Args:
         out: the run folder.
-        changes: fields to change, by dotted name; see `load_run`.
-        options: further arguments of `train`.
+        changes: the fields to change, by dotted name; see `load_run`.
+        options: the further arguments of `train`.
 
     Raises:
         UsageError: the folder holds no run, or a change would make it another.
@@ -161,7 +161,7 @@ def resume(out: str | Path, *, changes: Mapping[str, Any] | None = None, **optio
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What every process of a training is told.
+    """The orders that every process of a training gets.
 
     Attributes:
         experiment: the experiment.
@@ -181,7 +181,7 @@ class Task:
 
 
 def _train_here(fabric: Fabric, task: Task) -> None:
-    """Trains in this process, beside the other processes where there are some."""
+    """Train in this process, beside the other processes where there are some."""
     quiet_lightning()
     if task.threads is not None:
         torch.set_num_threads(task.threads)
@@ -211,7 +211,7 @@ def _train_here(fabric: Fabric, task: Task) -> None:
 def _begin_or_go_on(
     fabric: Fabric, task: Task, problem: Problem
 ) -> tuple[Trainer, Measurements, list[str]]:
-    """Makes a training as its last checkpoint left it, and says which checkpoints are damaged.
+    """Make a training as its last checkpoint left it, and say which checkpoints are damaged.
 
     Raises:
         UsageError: the checkpoint is of other devices or data.
@@ -243,7 +243,7 @@ def _begin_or_go_on(
 
 
 def _print_notes(task: Task, problem: Problem, step: int, damaged: list[str]) -> None:
-    """Prints what the user should know before the first step."""
+    """Print the notes and warnings that come before the first step."""
     for note in () if task.quiet else problem.notes:
         Progress.print(f"note: {note}")
     for message in damaged:
@@ -256,7 +256,7 @@ def _print_notes(task: Task, problem: Problem, step: int, damaged: list[str]) ->
 def _train_to_the_end(
     task: Task, problem: Problem, trainer: Trainer, measurements: Measurements
 ) -> None:
-    """Takes all steps that are left, and keeps the log and the checkpoints.
+    """Take all steps that are left, and keep the log and the checkpoints.
 
     Raises:
         KeyboardInterrupt: this process, or another, was told to stop, and a checkpoint is saved.
@@ -303,7 +303,7 @@ def _train_to_the_end(
 
 
 def _batches(problem: Problem, trainer: Trainer) -> Iterator[Views]:
-    """This process's share of the batches, from the trainer's step on."""
+    """Iterate over this process's share of the batches, from the trainer's step on."""
     fabric = trainer.fabric
     stride = fabric.world_size
     position = trainer.step * trainer.experiment.training.accumulate * stride + fabric.global_rank
@@ -314,7 +314,7 @@ def _batches(problem: Problem, trainer: Trainer) -> Iterator[Views]:
 
 
 def _status(loss: float, scores: Mapping[str, float]) -> str:
-    """What the progress shows besides the time."""
+    """Format the text that the progress shows besides the time."""
     text = f"loss {loss:.4g}"
     if scores:
         text += f", R2 {scores['linear_r2']:.4f}, MCC {scores['mcc']:.4f}"
@@ -322,7 +322,7 @@ def _status(loss: float, scores: Mapping[str, float]) -> str:
 
 
 def _finish(task: Task, problem: Problem, trainer: Trainer, measurements: Measurements) -> None:
-    """Writes the encoder and the result."""
+    """Write the encoder and the result."""
     experiment, out = task.experiment, task.out
     final, at_latents = measurements.final_scores(), measurements.state()["at_latents"]
     for message in () if task.quiet else final.warnings:

@@ -1,4 +1,4 @@
-"""What is measured of an encoder: while it is trained, for the log, and at the end."""
+"""Measurements of an encoder: while it is trained, for the log, and at the end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FinalScores:
         per_factor: the scores of every factor by metric; None for a factor that does not vary.
         loss: the loss of the encoder in evaluation mode, on the pairs of `at_latents`; None where
             there are none.
-        warnings: what the user should know of the scores.
+        warnings: the warnings on the scores, for the user.
     """
 
     scores: dict[str, float]
@@ -56,7 +56,7 @@ class Measurements:
     """
 
     def __init__(self, trainer: Trainer, problem: Problem) -> None:
-        """Measures nothing yet.
+        """Take a training and its data; nothing is measured yet.
 
         Args:
             trainer: the training.
@@ -122,7 +122,7 @@ class Measurements:
         return {**row, **self.scores, "linear_r2_per_factor": factors} if scored else row
 
     def _score(self) -> list[float | None]:
-        """Takes R2, MCC and how isometric the codes are on fresh samples; returns R2 by factor."""
+        """Score R2, MCC and isometry of the codes on fresh samples; return R2 by factor."""
         z, x = self._problem.fresh(self._experiment.training.score_samples)
         z, codes = z.cpu(), self._encode(x)
         folds: Any = "single" if self._images else "in-sample"
@@ -169,7 +169,7 @@ class Measurements:
     def _encode(
         self, observations: torch.Tensor, *, batch_statistics: bool = False
     ) -> torch.Tensor:
-        """Codes (N, m) in float32, by the encoder in evaluation mode.
+        """Compute codes (N, m) in float32, with the encoder in evaluation mode.
 
         Args:
             observations: the observations, (N, ...).
@@ -261,7 +261,7 @@ class Measurements:
 def _score_codes(
     z: torch.Tensor, codes: torch.Tensor, folds: Any, suffix: str
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """R2 and MCC of codes, and those of every factor, under names with a suffix."""
+    """Score R2 and MCC of codes, and of every factor, under names with a suffix."""
     r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds)
     correlation = mcc(z.numpy(), codes.numpy())
     assert r2.per_factor is not None
@@ -280,7 +280,7 @@ def _warn_of_few_samples(z: torch.Tensor, codes: torch.Tensor, factors: list[str
 
 
 def _content_factors(experiment: Experiment) -> npt.NDArray[np.bool_] | None:
-    """Which factors vary least within pairs, where there are two groups; None otherwise."""
+    """Return the mask of the factors that vary least within pairs; None without two groups."""
     conditional = experiment.data.conditional
     if not isinstance(conditional, ProjectedNormal) or not isinstance(conditional.Lambda, tuple):
         return None

@@ -20,7 +20,7 @@ class MatrixMuon(torch.optim.Muon):
     """
 
     def __init__(self, weights: Sequence[nn.Parameter], lr: float) -> None:
-        """Keeps views of the weights: they must not be moved or replaced afterwards.
+        """Keep views of the weights: they must not be moved or replaced afterwards.
 
         Args:
             weights: the parameters, of two dimensions or more.
@@ -93,7 +93,7 @@ class LearningRates:
     """
 
     def __init__(self, training: Training, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Keeps the rates that the optimisers have now.
+        """Keep the rates that the optimisers have now.
 
         Args:
             training: the experiment's fields.

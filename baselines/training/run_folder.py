@@ -1,4 +1,4 @@
-"""The folder of a run: its files, its owner, and that only one process writes to it."""
+"""The folder of a run: its files, its claim, and the lock that keeps other processes out."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def has_begun(out: Path) -> bool:
     )
 
 
-def _refuse_other_steps(there: Experiment, asked: Experiment, out: Path) -> None:
-    """Raises a UsageError where a run cannot be made as long as it is asked to be."""
-    before, steps = there.training.steps, asked.training.steps
+def _refuse_other_steps(run: Experiment, experiment: Experiment, out: Path) -> None:
+    """Raise a UsageError where a run cannot be made as long as an experiment says."""
+    before, steps = run.training.steps, experiment.training.steps
     if steps == before:
         return
-    held = f"{out} holds a run of {there.name!r} with training.steps = {before}, asked for {steps}"
+    held = f"{out} holds a run of {run.name!r} with training.steps = {before}, asked for {steps}"
     anew = f"train anew into another --out with --set training.steps={steps}"
-    if asked.training.schedule == "constant":
+    if experiment.training.schedule == "constant":
         if steps < before:
             raise UsageError(
                 f"{held}: a run can be made longer, and not shorter; {anew} (`3dident train "
@@ -104,12 +104,12 @@ def _refuse_other_steps(there: Experiment, asked: Experiment, out: Path) -> None
     ends = "which takes the learning rate to 0 at the last step"
     if (out / RESULT).exists():
         raise UsageError(
-            f"{held}: it is finished, under training.schedule = {there.training.schedule}, {ends}, "
+            f"{held}: it is finished, under training.schedule = {run.training.schedule}, {ends}, "
             f"so that it cannot be extended; {anew} (and, for a run that can be extended later, "
             "--set training.schedule=constant)"
         )
     raise UsageError(
-        f"{held}: under training.schedule = {there.training.schedule}, {ends}, the number of steps "
+        f"{held}: under training.schedule = {run.training.schedule}, {ends}, the number of steps "
         f"is fixed from the beginning; `3dident train --resume {out}` goes on to step {before}, or "
         f"{anew}"
     )
@@ -120,8 +120,8 @@ def load_run(out: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
 
     Args:
         out: the run folder.
-        changes: the changes by dotted name: training.steps, or what has no effect on what is
-            learned.
+        changes: the changes by dotted name: of training.steps, or of fields without effect on
+            what is learned.
 
     Raises:
         UsageError: it holds no run, or a change would make it another.
@@ -129,17 +129,17 @@ def load_run(out: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     """
     if not (out / EXPERIMENT).exists():
         raise UsageError(f"{out} holds no run: there is no {EXPERIMENT} in it")
-    there = load_experiment(out / EXPERIMENT)
+    run = load_experiment(out / EXPERIMENT)
     free = [f"training.{name}" for name in ("steps", *_FREE)]
     for name, value in (changes or {}).items():
-        changed = there.changed({name: value})
-        if name not in free and changed != there:
+        changed = run.changed({name: value})
+        if name not in free and changed != run:
             raise UsageError(
                 f"{name} cannot be set: {out} goes on as it began, holding "
-                f"{describe_difference(there, changed)}: leave it out, or train anew into another "
+                f"{describe_difference(run, changed)}: leave it out, or train anew into another "
                 f"--out; of a run only {', '.join(free)} can be changed"
             )
-    return there.changed(changes or {})
+    return run.changed(changes or {})
 
 
 def claim(experiment: Experiment, out: Path, data: Path | None, test: Path | None) -> None:
@@ -192,8 +192,8 @@ def read_result(out: Path) -> dict[str, Any]:
     )
     if not whole or result.get("format") != FORMAT:
         raise DatasetError(f"{out / RESULT} is damaged: remove it to score the run again")
-    found: dict[str, Any] = result
-    return found
+    whole_result: dict[str, Any] = result
+    return whole_result
 
 
 @contextlib.contextmanager
@@ -221,7 +221,7 @@ def only_one(out: Path) -> Iterator[None]:
 
 
 def _leave_nothing_empty(out: Path) -> None:
-    """Removes a folder that holds nothing but the lock: what did not fit leaves no trace."""
+    """Remove a folder that holds nothing but the lock: what did not fit leaves no trace."""
     with contextlib.suppress(OSError):
         if {each.name for each in out.iterdir()} == {_LOCK}:
             (out / _LOCK).unlink()
@@ -256,7 +256,7 @@ def refuse_other_data(
 
 
 def _identity(experiment: Experiment) -> dict[str, Any]:
-    """The fields that must stay the same for a run to go on."""
+    """Return the fields that must stay the same for a run to go on."""
     plain = {k: v for k, v in experiment.as_dict().items() if k not in ("title", "source")}
     plain["start"] = bool(plain["start"])  # the folder may have moved
     if experiment.data.pairs == "rendered":
@@ -266,23 +266,21 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
     return plain
 
 
-def describe_difference(there: Experiment, asked: Experiment) -> str:
+def describe_difference(run: Experiment, experiment: Experiment) -> str:
     """Name the first field in which two experiments differ, for an error.
 
     Args:
-        there: the experiment that a folder holds.
-        asked: the experiment that is asked for.
+        run: the experiment that a folder holds.
+        experiment: the experiment that is asked for.
     """
-    if there.name != asked.name:
-        return f"{there.name!r}, asked for {asked.name!r}"
-    first, second = _identity(there), _identity(asked)
+    if run.name != experiment.name:
+        return f"{run.name!r}, asked for {experiment.name!r}"
+    first, second = _identity(run), _identity(experiment)
     for section in first:
         a, b = first[section], second[section]
         if a != b and isinstance(a, dict):
             field = next(k for k in {**a, **b} if a.get(k) != b.get(k))
-            return (
-                f"{there.name!r} with {section}.{field} = {a.get(field)}, asked for {b.get(field)}"
-            )
+            return f"{run.name!r} with {section}.{field} = {a.get(field)}, asked for {b.get(field)}"
         if a != b:
-            return f"{there.name!r} with {section} = {a!r}, asked for {b!r}"
-    return repr(there.name)
+            return f"{run.name!r} with {section} = {a!r}, asked for {b!r}"
+    return repr(run.name)

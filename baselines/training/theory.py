@@ -1,4 +1,4 @@
-"""What a loss should learn, where theory says it: the scale of the codes, tau, Lambda."""
+"""Predictions of theory for what a loss learns: the scale of the codes, tau, Lambda."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def theory_learned(experiment: Experiment) -> dict[str, Any]:
 
 
 def _concentrations(conditional: Distribution | None, experiment: Experiment) -> list[float] | None:
-    """Lambda of every dimension of a projected normal; None for other distributions."""
+    """Return Lambda of every dimension of a projected normal; None for other distributions."""
     space = experiment.data.space
     if not isinstance(conditional, ProjectedNormal) or space is None:
         return None

@@ -45,7 +45,7 @@ class Trainer:
         objective: Criterion,
         out: Path,
     ) -> None:
-        """Moves the networks to the device and makes their optimisers.
+        """Move the networks to the device and make their optimisers.
 
         Args:
             fabric: the object that knows devices and processes.
@@ -148,7 +148,7 @@ class Trainer:
             self._fail(views, loss, "weights are not finite after")
 
     def _fail(self, views: Views, loss: float, reason: str) -> None:
-        """Saves a batch, and stops."""
+        """Save a batch, and stop."""
         path = self._out / FAILED
         if self.fabric.is_global_zero:
             content = {
@@ -221,7 +221,7 @@ class Trainer:
 
 
 def _restore_moments(optimizer: Any, moments: dict[int, Any]) -> None:
-    """Takes the moments of Adam or Muon; all else of an optimiser is the experiment's."""
+    """Load the moments of Adam or Muon; all else of an optimiser is the experiment's."""
     optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -239,7 +239,7 @@ def _restore_moments(optimizer: Any, moments: dict[int, Any]) -> None:
 
 
 class _LossInputs:
-    """What a loss needs besides the codes.
+    """The tensors that a loss needs besides the codes.
 
     Fabric rounds the tensors, also those in dataclasses, that a module is called with to the
     precision of the encoder. It leaves other objects alone, and this is one, so that targets

@@ -29,7 +29,7 @@ class TrainingLog:
     """
 
     def __init__(self, folder: Path, *, step: int = 0) -> None:
-        """Opens the files.
+        """Open the files.
 
         Args:
             folder: the run folder.

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.defaults import QUALITY, RESOLUTION
 from threedident.errors import MissingExtraError, UsageError
 from threedident.latents import check_raw_latents
 from threedident.presets import Preset, load_preset
@@ -103,7 +104,7 @@ class DirectEngine:
         preset: Preset,
         quality: Quality,
         *,
-        resolution: int = 224,
+        resolution: int = RESOLUTION,
         device: str = "auto",
         device_index: int = 0,
         seed: int = 0,
@@ -286,8 +287,8 @@ def render(
     raw_latents: npt.ArrayLike,
     preset: Preset | str,
     *,
-    resolution: int = 224,
-    quality: str = "standard",
+    resolution: int = RESOLUTION,
+    quality: str = QUALITY,
     device: str = "auto",
     seed: int = 0,
     dtype: str = "uint8",
@@ -358,7 +359,7 @@ def jacobian(
     *,
     step: float = 0.01,
     resolution: int = 32,
-    quality: str = "standard",
+    quality: str = QUALITY,
     device: str = "auto",
     seed: int = 0,
 ) -> npt.NDArray[np.float32]:

@@ -71,7 +71,7 @@ class _Node:
 
 @dataclasses.dataclass(frozen=True)
 class _NodeJob:
-    """All that a node must know of a job; plain data, sent along with every task."""
+    """The facts that a node must know of a job; plain data, sent along with every task."""
 
     root: str
     token: str
@@ -136,11 +136,11 @@ class RayExecutor:
         return Probe(own[1], {kind: 1 for kind in answers[0][2].devices if kind in shared})
 
     def default_workers(self, device: str, available: Probe, threads: int) -> int:
-        """More than any cluster runs at once: it runs what fits."""
+        """Return more than any cluster runs at once: it runs what fits."""
         return IN_FLIGHT
 
     def place(self, options: JobOptions) -> str:
-        """A Ray cluster."""
+        """Name the place: a Ray cluster."""
         return "a Ray cluster"
 
     def run(self, job: RenderJob) -> None:
@@ -216,22 +216,22 @@ class _Watch:
 
     def __init__(self, threads: int, gpus: int, progress: Progress | Silent) -> None:
         self._needs, self._progress = (threads, gpus), progress
-        self._there = {node.id: node for node in _nodes()}
+        self._alive = {node.id: node for node in _nodes()}
         self._looked = time.monotonic()
 
     def look(self, every: float = 0.0) -> None:
         if time.monotonic() - self._looked < every:
             return
         self._looked = time.monotonic()
-        before, self._there = self._there, {node.id: node for node in _nodes()}
-        for id in before.keys() - self._there.keys():
-            able = sum(node.fits(*self._needs) for node in self._there.values())
+        before, self._alive = self._alive, {node.id: node for node in _nodes()}
+        for id in before.keys() - self._alive.keys():
+            able = sum(node.fits(*self._needs) for node in self._alive.values())
             self._progress.note(
                 f"node {before[id].name} of the Ray cluster is gone; its shards go to the "
                 + (f"{able} that can render" if able else "next one that can render: none is left")
             )
-        for id in self._there.keys() - before.keys():
-            self._progress.note(f"node {self._there[id].name} has joined the Ray cluster")
+        for id in self._alive.keys() - before.keys():
+            self._progress.note(f"node {self._alive[id].name} has joined the Ray cluster")
 
 
 @contextlib.contextmanager
@@ -263,8 +263,8 @@ def connect(address: str | None = None) -> Iterator[RayExecutor]:
             logging_level=logging.ERROR,
         )
     except (OSError, RuntimeError, ValueError) as error:
-        said = str(error).strip() or type(error).__name__
-        raise RenderError(f"cannot join the Ray cluster at {address}: {said}") from error
+        reason = str(error).strip() or type(error).__name__
+        raise RenderError(f"cannot join the Ray cluster at {address}: {reason}") from error
     try:
         yield RayExecutor()
     finally:
@@ -314,9 +314,9 @@ def _explaining() -> Iterator[None]:
             f"{toolkit_version()}, and the engine"
         ) from error
     except RayError as error:
-        said = str(error).strip().splitlines() or [""]
+        lines = str(error).strip().splitlines() or [""]
         raise RenderError(
-            f"a task was lost on the Ray cluster: {type(error).__name__}: {said[0]:.300}"
+            f"a task was lost on the Ray cluster: {type(error).__name__}: {lines[0]:.300}"
         ) from error
     except ImportError as error:  # Ray loads what it finds installed
         raise RenderError(f"Ray does not work here: {error}") from error
@@ -347,19 +347,20 @@ def _add(summary: Summary, part: Summary) -> None:
 
 
 def _rest(dataset: DatasetDir, interval: Interval) -> list[Interval]:
-    """The images that a shard lacks by what is on the disk."""
+    """Return the images that a shard lacks by what is on the disk."""
     missing = missing_intervals(interval.stop, dataset.manifest.shard_size, dataset.shards())
     return [each for each in missing if each.first >= interval.first]
 
 
 def _require_versions(
-    node: str, engine: str, found: tuple[str, str], expected: tuple[str, str], why: str = ""
+    node: str, engine: str, versions: tuple[str, str], expected: tuple[str, str], why: str = ""
 ) -> None:
     """Raise a RenderError where a node has another toolkit or engine than expected."""
-    if found != expected:
+    if versions != expected:
         raise RenderError(
-            f"{node} has toolkit {found[0]} with {engine} {found[1]}, expected {expected[0]} with "
-            f"{expected[1]}{why}: pixels depend on them; install the same versions on all nodes"
+            f"{node} has toolkit {versions[0]} with {engine} {versions[1]}, expected "
+            f"{expected[0]} with {expected[1]}{why}: pixels depend on them; install the same "
+            "versions on all nodes"
         )
 
 
@@ -367,7 +368,7 @@ def _require_versions(
 
 
 def _probe_node(engine: str) -> tuple[str, Probe]:
-    """The toolkit's version on this node, and the devices that its engine finds."""
+    """Return the toolkit's version on this node, and the devices that its engine finds."""
     return toolkit_version(), probe(engine)
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from threedident.baselines import log_sum_exp as pairwise
+from threedident.baselines import log_sum_exp as implementation
 from threedident.baselines import losses
 from threedident.baselines.experiment import load_experiment
 from threedident.baselines.log_sum_exp import log_sum_exp
@@ -42,7 +42,7 @@ few = hypothesis.settings(max_examples=25)
 @pytest.fixture(autouse=True, scope="module")
 def _compiled():
     """Whatever has to be compiled is, before a test begins."""
-    assert all(pairwise._kernels(double) is not None for double in (False, True))
+    assert all(implementation._kernels(double) is not None for double in (False, True))
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # on a busy machine threads wait for one another
     yield
@@ -233,13 +233,15 @@ def test_auto_is_the_compiled_backend_where_there_is_one(monkeypatch):
     a = draw(5, 3)
     called = []
     for name in BACKENDS:
-        forward = pairwise._FORWARD[name]
+        forward = implementation._FORWARD[name]
         monkeypatch.setitem(
-            pairwise._FORWARD, name, lambda *x, f=forward, n=name: (called.append(n), f(*x))[1]
+            implementation._FORWARD,
+            name,
+            lambda *x, f=forward, n=name: (called.append(n), f(*x))[1],
         )
     log_sum_exp(a, a)
     assert called == ["numba"]
-    monkeypatch.setattr(pairwise, "_kernels", lambda _: None)
+    monkeypatch.setattr(implementation, "_kernels", lambda _: None)
     log_sum_exp(a, a)
     assert called == ["numba", "torch"]
     with pytest.raises(UsageError, match="needs numba"):
@@ -247,18 +249,18 @@ def test_auto_is_the_compiled_backend_where_there_is_one(monkeypatch):
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(monkeypatch):
-    compile_again = pairwise._kernels.__wrapped__
+    compile_again = implementation._kernels.__wrapped__
 
     def refuse(function, flags, cache=False):
         if cache:
             raise RuntimeError("no locator available")
         return lambda *_: None
 
-    monkeypatch.setattr(pairwise, "_jit", refuse)
+    monkeypatch.setattr(implementation, "_jit", refuse)
     assert compile_again(False) is not None
-    monkeypatch.setattr(pairwise, "_jit", lambda *_: lambda *_: 1 / 0)
+    monkeypatch.setattr(implementation, "_jit", lambda *_: lambda *_: 1 / 0)
     assert compile_again(False) is None
-    monkeypatch.setattr(pairwise, "numba", None)
+    monkeypatch.setattr(implementation, "numba", None)
     assert compile_again(False) is None
 
 
@@ -281,7 +283,7 @@ def test_kernels_round_alike_just_compiled_and_from_the_cache(tmp_path):
 
 def test_threads_change_only_the_rounding(two_threads):
     a, b = draw(1500, 5, dtype=torch.float32), draw(1500, 5, seed=1, dtype=torch.float32)
-    assert pairwise._parts(a, b) > 2
+    assert implementation._parts(a, b) > 2
 
     def function(x, y):
         return log_sum_exp(x, y, 1, exclude=3, backend="numba")
@@ -289,7 +291,7 @@ def test_threads_change_only_the_rounding(two_threads):
     many, again = with_gradients(function, a, b), with_gradients(function, a, b)
     assert all(torch.equal(x, y) for x, y in zip(many, again, strict=True))
     torch.set_num_threads(1)
-    assert pairwise._parts(a, b) == 1
+    assert implementation._parts(a, b) == 1
     assert_close(with_gradients(function, a, b), many, 1e-6)
 
 
@@ -795,9 +797,9 @@ def test_aninfonce_is_the_papers_and_differs_from_the_published_code_as_said(cou
 def test_the_polynomial_of_exp_is_accurate():
     x = np.linspace(-59.99, 0.5, 100_000).astype(np.float32)
     found = x.copy()
-    pairwise._exp_all(found, np.float32(0), np.float32(1))
+    implementation._exp_all(found, np.float32(0), np.float32(1))
     expected = np.exp(x.astype(np.float64))
     assert np.abs(found / expected - 1).max() < 3e-7
     below = np.array([-60.1, -100, -3e38, -np.inf], np.float32)
-    pairwise._exp_all(below, np.float32(0), np.float32(1))
+    implementation._exp_all(below, np.float32(0), np.float32(1))
     assert (below == 0).all()

@@ -474,7 +474,7 @@ def convert(
     "keep",
     default=True,
     show_default=True,
-    help="Once they are unpacked.",
+    help="Keep or remove the archives once they are unpacked.",
 )
 @click.option("--list", "listing", is_flag=True, help="Print the files and their sizes, only.")
 def download(

@@ -7,11 +7,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from threedident.defaults import PRESET
 from threedident.errors import UsageError
 from threedident.plain_data import read_toml
 from threedident.presets.preset import Preset, parse_preset
 
-DEFAULT_PRESET = "3dident"
+DEFAULT_PRESET = PRESET
 #: Stands for the table best_r2 in a file whose best R2 follows from its other fields.
 COMPUTED = "computed"
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.defaults import ENGINE, QUALITY, RESOLUTION
 from threedident.distributions.philox_sampler import sample_pair_latents
 from threedident.errors import DatasetError
 from threedident.latents import check_raw_latents, latents_digest, sample_raw_latents
@@ -49,9 +50,9 @@ def default_out(
     preset: str = DEFAULT_PRESET,
     split: str = "train",
     *,
-    engine: str = "cycles",
-    quality: str = "standard",
-    resolution: int = 224,
+    engine: str = ENGINE,
+    quality: str = QUALITY,
+    resolution: int = RESOLUTION,
     pairs: bool = False,
 ) -> Path:
     """The directory of a dataset by default: data/3dident, data/3dident-test, ...
@@ -61,8 +62,8 @@ def default_out(
     """
     own = str(preset).endswith(".toml")
     name = [Path(preset).stem if own else preset]
-    name += [engine] * (engine != "cycles") + [quality] * (quality != "standard")
-    name += [str(resolution)] * (resolution != 224) + ["pairs"] * pairs
+    name += [engine] * (engine != ENGINE) + [quality] * (quality != QUALITY)
+    name += [str(resolution)] * (resolution != RESOLUTION) + ["pairs"] * pairs
     name += [split] * (split != "train")
     return Path("data") / "-".join(name)
 

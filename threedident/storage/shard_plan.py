@@ -1,4 +1,4 @@
-"""Which images lie in which shard: intervals, file names, gaps, and what is still to render."""
+"""Shards and the images that lie in them: intervals, file names, gaps, and missing images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from threedident.defaults import RESOLUTION, SHARD_SIZE
 from threedident.errors import DatasetError
 
 _NAME = re.compile(r"shard-(\d{8,})-(\d{5,})\.h5")
@@ -171,5 +172,5 @@ def missing_intervals(
 
 
 def default_shard_size(resolution: int) -> int:
-    """The images to a shard by default: a hundred of 224 x 224, or about as many bytes."""
-    return max(1, min(100, round(100 * (224 / resolution) ** 2)))
+    """Return the images to a shard by default: a hundred of 224 x 224, or about as many bytes."""
+    return max(1, min(SHARD_SIZE, round(SHARD_SIZE * (RESOLUTION / resolution) ** 2)))
