@@ -16,16 +16,12 @@ from threedident.baselines.experiment import (
     load_experiment,
     parse_experiment,
 )
-from threedident.baselines.tables import Table, read_images, read_tables
+from threedident.baselines.tables import TABLES, Table, read_images, read_tables
 from threedident.distributions import Distribution, parse_distribution
 from threedident.errors import UsageError
 
 #: The datasets that a user can name on the command line.
 TRAIN, TEST = "3dident", "3dident-test"
-_ORDER = (
-    *("table1", "table2", "table4", "fig2", "aninfonce", "hard-negatives", "ensemble", "tricl"),
-    *("matching", "matching-synthetic", "generators"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +243,7 @@ def _fractions(mean: float, std: float | None = None) -> tuple[float, float | No
     return round(mean / 100, 6), None if std is None else round(std / 100, 6)
 
 
-STUDIES: Mapping[str, Study] = {name: _read_study(name, read_tables()[name]) for name in _ORDER}
+STUDIES: Mapping[str, Study] = {name: _read_study(name, read_tables()[name]) for name in TABLES}
 
 
 def presets_by_study() -> dict[str, list[Experiment]]:

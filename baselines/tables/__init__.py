@@ -31,6 +31,11 @@ Plain = dict[str, Any]
 
 _OF_EXPERIMENTS = ("title", "source", "data", "encoder", "loss", "training")
 
+#: The tables, in the order in which they are listed.
+TABLES = (
+    *("table1", "table2", "table4", "fig2", "aninfonce", "hard-negatives", "ensemble", "tricl"),
+    *("matching", "matching-synthetic", "generators"),
+)
 _FOLDER = Path(__file__).parent
 _IMAGES = "images"
 #: What a file has besides the fields of `Study`.

@@ -160,12 +160,12 @@ def _factor_table(result: dict[str, Any]) -> list[str]:
 
 
 class _Reproduce(click.Command):
-    """The command `reproduce`, whose help lists the studies; they are read only for that."""
+    """The command `reproduce`, whose help lists the studies."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from threedident.baselines.reproduce.studies import STUDIES
+        from threedident.baselines.tables import TABLES
 
-        self.help = (self.help or "").replace("{studies}", ", ".join(STUDIES))
+        self.help = (self.help or "").replace("{studies}", ", ".join(TABLES))
         super().format_help_text(ctx, formatter)
 
 
