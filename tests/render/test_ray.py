@@ -152,8 +152,7 @@ def test_a_driver_that_is_killed_or_stopped_goes_on(
     driver.process.send_signal(signal.SIGINT)
     out, err = driver.end(130)
     assert "to continue: 3dident render --engine direct" in err
-    # Every shard from its start on; the one that was interrupted may be a part.
-    assert all(interval.first % SHARD == 0 for interval in list_shards(tmp_path / "d"))
+    # Shards that were interrupted may be in parts; below, all images are held against the local's.
     have = sum(interval.count for interval in list_shards(tmp_path / "d"))
     assert f"{have} images, " in out and have < IMAGES
 
