@@ -22,9 +22,11 @@ from threedident.errors import MissingExtraError
 from threedident.storage.shard_plan import list_shards
 from threedident.storage.shard_record import ARRAYS
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="ray is not installed"
-)
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed"),
+    # A cluster takes long to start, and longer where `make check` keeps the machine busy.
+    pytest.mark.slow,
+]
 
 IMAGES, SHARD = 600, 15
 RENDER = ("render", "--engine", "direct", "--quality", "draft", "--resolution", 24)
