@@ -113,6 +113,7 @@ def render_on(pipe):
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_render_processes_end_with_their_parent():
     context = mp.get_context("fork")
     ours, theirs = context.Pipe()
