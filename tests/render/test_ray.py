@@ -154,7 +154,10 @@ def test_a_driver_that_is_killed_or_stopped_goes_on(
     driver.process.send_signal(signal.SIGINT)
     out, err = driver.end(130)
     assert "to continue: 3dident render --engine direct" in err
-    # Shards that were interrupted may be in parts; below, all images are held against the local's.
+    # Every shard from its start on; those that were interrupted may be in parts, without a gap.
+    shards = list_shards(tmp_path / "d")
+    ends = {interval.stop for interval in shards}
+    assert all(interval.first % SHARD == 0 or interval.first in ends for interval in shards)
     have = sum(interval.count for interval in list_shards(tmp_path / "d"))
     assert f"{have} images, " in out and have < IMAGES
 
