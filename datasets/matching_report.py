@@ -22,7 +22,8 @@ from threedident.distributions import (
     PerFactor,
 )
 from threedident.distributions.torch_sampler import seeded
-from threedident.errors import MissingExtraError, UsageError
+from threedident.errors import UsageError
+from threedident.figures import empty_figure
 from threedident.progress import Progress
 
 Float64 = npt.NDArray[np.float64]
@@ -415,12 +416,8 @@ def figure(report: Report, title: str) -> Any:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "train", "the figure") from error
     panels = 3 if report.tried else 2
-    drawing = Figure(figsize=(4.6 * panels, 3.8), layout="constrained")
+    drawing = empty_figure(4.6 * panels, 3.8)
     axes = list(drawing.subplots(1, panels))
     drawing.suptitle(title)
     _draw_distributions(report, axes[0], axes[-1])

@@ -30,7 +30,6 @@ from threedident.render.shard_writer import ShardWriter
 from threedident.storage.atomic_files import check_space, explaining_write_errors, remove_leftovers
 from threedident.storage.directory import LOGS, DatasetDir
 from threedident.storage.shard_plan import Interval, missing_intervals
-from threedident.storage.shards import read_shard
 from threedident.system import processor_name, stop_on_signals
 
 
@@ -344,12 +343,7 @@ def _check_finished(
 def _fault(dataset: DatasetDir, path: Path) -> str | None:
     """A sentence on what is wrong with a shard; None for a good one."""
     try:
-        shard = read_shard(
-            path,
-            resolution=dataset.manifest.resolution,
-            fingerprint=dataset.manifest.fingerprint,
-        )
-        dataset.check_latents(shard)
+        dataset.read_shard(path)
     except DatasetError as error:
         return str(error)
     return None

@@ -14,8 +14,8 @@ from threedident.baselines.reproduce.outcomes import (
     published_scores,
 )
 from threedident.baselines.reproduce.studies import Published, Row, Study
-from threedident.errors import MissingExtraError
 from threedident.factors import FACTOR_NAMES
+from threedident.figures import empty_figure
 
 _ACROSS = 4  # panels of the figure
 _MANY = 40  # of a curve's points, beyond which they have no marks
@@ -34,10 +34,6 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "train", "the figure") from error
     blocks: dict[str, list[Outcome]] = {}
     for each in outcomes:
         blocks.setdefault(each.row.block, []).append(each)
@@ -47,7 +43,7 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
     if len(shown) == 1:  # its metrics side by side
         across, each_down = each_down, 1
     down = math.ceil(len(shown) / across) * each_down
-    drawing = Figure(figsize=(5 * across, 3.9 * down), layout="constrained")
+    drawing = empty_figure(5 * across, 3.9 * down)
     axes = drawing.subplots(down, across, squeeze=False)
     drawing.suptitle(study.title, wrap=True)
     for axis in axes.flat:
@@ -81,11 +77,7 @@ def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "train", "the figure") from error
-    drawing = Figure(figsize=(20, 7.2), layout="constrained")
+    drawing = empty_figure(20, 7.2)
     axes = drawing.subplots(2, 5, sharex=True, sharey=True)
     drawing.suptitle(f"{study.title}: R2 of each factor", wrap=True)
     for number, each in enumerate(outcomes):

@@ -18,7 +18,6 @@ from threedident.errors import DatasetError
 from threedident.progress import Progress
 from threedident.storage.directory import DatasetDir
 from threedident.storage.shard_plan import Interval, gaps, joined
-from threedident.storage.shards import read_shard
 
 
 @dataclasses.dataclass
@@ -160,12 +159,7 @@ def _check_shards(
     with Progress("verifying", sum(i.count for i in shards)) as progress:
         for interval, path in shards.items():
             try:
-                shard = read_shard(
-                    path,
-                    resolution=dataset.manifest.resolution,
-                    fingerprint=dataset.manifest.fingerprint,
-                )
-                dataset.check_latents(shard)
+                shard = dataset.read_shard(path)
             except DatasetError as error:
                 report.faults.append(str(error))
                 bad.append((interval.first, interval.stop - 1))

@@ -8,14 +8,9 @@ import h5py
 import numpy as np
 
 from helpers.commands import run_command
+from helpers.fake_dataset import as_rendered
 from threedident.datasets.formats import open_dataset
-from threedident.presets import load_preset
-from threedident.render.content import dataset_settings
-from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shard_plan import Interval
-from threedident.storage.shards import write_shard
-from threedident.storage.statistics import ImageSums
 
 #: Those that a directory of shards can be turned into.
 OTHERS = ("packed", "published", "webdataset", "parquet")
@@ -28,36 +23,20 @@ def everything(root):
         return images, source.raw_latents, source.latents
 
 
-def build(root, count=12, *, shard=5, preset="3dident", wanted=None, **latents):
-    """A dataset as `3dident render` writes it, but with noise for images."""
-    generator = load_preset(preset)
-    engine = EngineSettings(generator, 8, "draft", "cpu", "direct", "1.0")
-    options = {"seed": 3, "split": "val", "given": None, "conditional": None, **latents}
-    settings = dataset_settings(engine, **options)
-    dataset = DatasetDir.create_or_open(
+def build(root, count=12, *, shard=5, wanted=None, **options):
+    """A dataset as `3dident render` leaves it when it ends, but with noise for images."""
+    options = {"seed": 3, "split": "val", **options}
+    as_rendered(
         root,
-        settings,
-        shard_size=shard,
-        compression=None,
-        about=generator.about(),
-        given=latents.get("given"),
+        count,
+        side=8,
+        shard=shard,
+        wanted=wanted or count,
+        noise=1,
+        coverage=FRAME,
+        **options,
     )
-    dataset.record_wanted(wanted or count)
-    pixels = np.random.default_rng(1).integers(0, 256, (count, 8, 8, 3), np.uint8)
-    for first in range(0, count, shard):
-        interval = Interval(first, min(shard, count - first))
-        images, raw = pixels[first : interval.stop], dataset.raw_latents(interval.indices)
-        write_shard(
-            root,
-            interval,
-            images=images,
-            raw_latents=raw,
-            latents=generator.to_scene(raw),
-            sums=ImageSums.of(images, np.full(len(images), FRAME)),
-            fingerprint=dataset.manifest.fingerprint,
-            provenance={"device": "cpu", "toolkit_version": "0.0.7", "processor": f"P{first}"},
-        )
-    dataset.write_stats()
+    DatasetDir.open(root).write_stats()
     return root
 
 

@@ -12,6 +12,7 @@ import torch
 
 from threedident.datasets.formats.hdf5 import to_shards
 from threedident.datasets.formats.source import Origin, Source
+from threedident.distributions import Distribution
 from threedident.presets import load_preset
 from threedident.render.content import dataset_settings
 from threedident.render.settings import EngineSettings
@@ -53,33 +54,57 @@ def make(
 
 
 def as_rendered(
-    root: Path, count: int, *, side: int = 16, seed: int = 0, split: str = "train", **latents: Any
+    root: Path,
+    count: int,
+    *,
+    side: int = 16,
+    seed: int = 0,
+    split: str = "train",
+    preset: str = "3dident",
+    shard: int | None = None,
+    wanted: int | None = None,
+    noise: int | None = None,
+    coverage: float = 1.0,
+    given: np.ndarray | None = None,
+    conditional: Distribution | None = None,
 ) -> Path:
-    """A dataset as `3dident render` records it, of noise; `latents` are given or conditional."""
-    preset = load_preset("3dident")
-    engine = EngineSettings(preset, side, "draft", "cpu", "direct", "1.0")
-    settings = dataset_settings(engine, seed=seed, split=split, **latents)
+    """A dataset as `3dident render` records it, of noise.
+
+    Args:
+        root: the directory.
+        count, side, seed, split, preset, given, conditional: what is rendered.
+        shard: the images to a shard; None: one shard.
+        wanted: the images that were asked for; None: no record of it.
+        noise: the seed of the images; None: that of the latents.
+        coverage: the share of the object in the frame.
+    """
+    generator = load_preset(preset)
+    engine = EngineSettings(generator, side, "draft", "cpu", "direct", "1.0")
     dataset = DatasetDir.create_or_open(
         root,
-        settings,
-        shard_size=count,
+        dataset_settings(engine, seed=seed, split=split, given=given, conditional=conditional),
+        shard_size=shard or count,
         compression=None,
-        about=preset.about(),
-        given=latents.get("given"),
+        about=generator.about(),
+        given=given,
     )
-    raw = dataset.raw_latents(range(count))
-    images = np.random.default_rng(seed).integers(0, 256, (count, side, side, 3), np.uint8)
-    write_shard(
-        root,
-        Interval(0, count),
-        images=images,
-        raw_latents=raw,
-        latents=preset.to_scene(raw),
-        sums=ImageSums.of(images, np.ones(count)),
-        fingerprint=dataset.manifest.fingerprint,
-        provenance={"device": "cpu", "toolkit_version": "1.0"},
-        compression="none",
-    )
+    if wanted is not None:
+        dataset.record_wanted(wanted)
+    random = np.random.default_rng(seed if noise is None else noise)
+    pixels = random.integers(0, 256, (count, side, side, 3), np.uint8)
+    for first in range(0, count, shard or count):
+        interval = Interval(first, min(shard or count, count - first))
+        images, raw = pixels[first : interval.stop], dataset.raw_latents(interval.indices)
+        write_shard(
+            root,
+            interval,
+            images=images,
+            raw_latents=raw,
+            latents=generator.to_scene(raw),
+            sums=ImageSums.of(images, np.full(len(images), coverage)),
+            fingerprint=dataset.manifest.fingerprint,
+            provenance={"device": "cpu", "toolkit_version": "1.0", "processor": f"P{first}"},
+        )
     return root
 
 

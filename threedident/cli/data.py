@@ -27,8 +27,9 @@ from threedident.cli.options import (
     split_option,
     workers_option,
 )
-from threedident.errors import DatasetError, MissingExtraError, UsageError
+from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES
+from threedident.figures import check_matplotlib
 
 if TYPE_CHECKING:
     from threedident.datasets.matching_report import Report
@@ -242,10 +243,7 @@ def pairs(
         raise UsageError("expected a dataset, or --n for latents that are not rendered yet")
     if out is not None:
         check_figure(out)
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError("matplotlib", "train", "the figure") from error
+        check_matplotlib()
     columns = factor_columns(factors or FACTOR_NAMES)
     report, source = (
         _examine_rendered(dataset, columns, draws, seed)

@@ -34,7 +34,7 @@ from threedident.storage.manifest import (
     without_consequences,
 )
 from threedident.storage.shard_plan import Interval, default_shard_size, list_shards
-from threedident.storage.shards import Shard, check_compression, read_sums
+from threedident.storage.shards import Shard, check_compression, read_shard, read_sums
 from threedident.storage.statistics import ImageSums, statistics
 
 STATS = "stats.json"
@@ -267,14 +267,21 @@ class DatasetDir:
             raise DatasetError(f"{path} is not what this dataset was made from")
         return given
 
-    def check_latents(self, shard: Shard) -> None:
-        """Check that a shard's latents are those that the dataset's settings give.
+    def read_shard(self, path: Path) -> Shard:
+        """Read a shard whole and check it: form, checksums, and latents as the settings give them.
+
+        Args:
+            path: the shard's file.
 
         Raises:
-            DatasetError: a latent is another one.
+            DatasetError: the shard is damaged, of other settings, or has other latents.
         """
+        shard = read_shard(
+            path, resolution=self.manifest.resolution, fingerprint=self.manifest.fingerprint
+        )
         where = str(self.root / shard.interval.file_name)
         self.check_rows(shard.interval, shard.raw_latents, shard.latents, where)
+        return shard
 
     def check_rows(self, interval: Interval, raw: Float32, scene: Float32, where: str) -> None:
         """Check that the latents of some images are those that the dataset's settings give.

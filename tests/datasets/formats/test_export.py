@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 from helpers.commands import command
 from helpers.dataset_forms import OTHERS, build, settings_of, turned
-from helpers.fake_dataset import make
+from helpers.fake_dataset import as_rendered, make
 from PIL import Image
 
 from threedident.cli import main
@@ -34,13 +34,7 @@ from threedident.datasets.formats.png_folder import to_published
 from threedident.distributions import Normal
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES
-from threedident.presets import load_preset
-from threedident.render.content import dataset_settings
-from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
-from threedident.storage.shard_plan import Interval
-from threedident.storage.shards import write_shard
-from threedident.storage.statistics import ImageSums
 
 FORMS = ("webdataset", "parquet")
 #: WebDataset leaves the last tar file to the garbage collector.
@@ -66,28 +60,21 @@ def made(tmp_path):
 def seeded(tmp_path_factory):
     """A dataset as the renderer writes it, but with noise for images; by split and pairs."""
 
-    def build(split: str = "train", count: int = 6, pairs: bool = False, preset: str = "3dident"):
-        process = Normal(0.1) if pairs else None
+    def make_one(split="train", count=6, pairs=False, preset="3dident"):
         root = tmp_path_factory.mktemp("seeded") / "dataset"
-        generator = load_preset(preset)
-        engine = EngineSettings(generator, 8, "draft", "cpu", "direct", "1.0")
-        settings = dataset_settings(engine, seed=3, split=split, given=None, conditional=process)
-        dataset = DatasetDir.create_or_open(root, settings, shard_size=None, compression=None)
-        images = np.random.default_rng(1).integers(0, 256, (count, 8, 8, 3), np.uint8)
-        raw = dataset.raw_latents(range(count))
-        write_shard(
+        conditional = Normal(0.1) if pairs else None
+        return as_rendered(
             root,
-            Interval(0, count),
-            images=images,
-            raw_latents=raw,
-            latents=generator.to_scene(raw),
-            sums=ImageSums.of(images, np.ones(count)),
-            fingerprint=dataset.manifest.fingerprint,
-            provenance={},
+            count,
+            side=8,
+            seed=3,
+            split=split,
+            preset=preset,
+            noise=1,
+            conditional=conditional,
         )
-        return root
 
-    return build
+    return make_one
 
 
 @pytest.fixture
