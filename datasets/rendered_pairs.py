@@ -102,7 +102,7 @@ class RenderedPairs:
         conditional: Distribution | None = None,
         preset: Preset | str = PRESET,
         resolution: int = 64,
-        device: str = "cpu",
+        device: str = "auto",
         *,
         marginal: Distribution | None = None,
         batch_size: int = 512,
@@ -119,7 +119,8 @@ class RenderedPairs:
             conditional: the distribution p(z~ | z) of the pairs; give it by name.
             preset: the generator, or its name; factors that it holds fixed are fixed in both.
             resolution: the number of pixels along each side.
-            device: the device that renders: cpu, or cuda for the GPU.
+            device: the device that renders: cpu, cuda for the GPU, or auto, which takes the GPU
+                where torch finds one.
             marginal: the distribution p(z); None: uniform.
             batch_size: the number of pairs in a batch.
             batches: the number of batches in an epoch; None: there is no end.
@@ -141,13 +142,15 @@ class RenderedPairs:
         check_sizes(batch_size, batches)
         if workers is not None and workers < 1:
             raise UsageError(f"expected at least 1 worker, found {workers}")
+        if device not in ("auto", "cpu", "cuda"):
+            raise UsageError(f"pairs are rendered on auto, cpu or cuda, found {device}")
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
         self.process = PairProcess(space, conditional, marginal or Uniform())
         self.batches = batches
         self._batch_size, self._seed = batch_size, seed
         self._settings = EngineSettings(self.preset, resolution, quality, device, "direct")
-        if device not in ("cpu", "cuda"):
-            raise UsageError(f"the direct engine renders on cpu or cuda, found {device}")
         _check_shape(self.preset)
         self._workers = workers or usable_processors()
         self._buffers = Buffers(pin_memory=pin_memory)

@@ -252,8 +252,8 @@ def score_codes(
     folds: Folds = 2,
     bootstrap: int = BOOTSTRAP,
     seed: int = 0,
-) -> dict[str, Any]:
-    """Score codes at hand on a test set; `summary` makes a table of the result.
+) -> ScoredCodes:
+    """Score codes at hand on a test set; `summary` makes tables of the result.
 
     Args:
         z_hat: (N, m), a row for every image, in order; numpy or torch.
@@ -265,7 +265,8 @@ def score_codes(
         seed: the seed for all random numbers.
 
     Returns:
-        The parts "data", "settings", "scores" and "warnings" of scores.json.
+        The test set, the settings, a report for every metric, and warnings: what scores.json
+        holds of them.
 
     Raises:
         UsageError: an argument does not fit.
@@ -278,7 +279,7 @@ def score_codes(
         )
     test_set = TestSet.take(data, factors)
     options = ScoringOptions(metrics, folds, bootstrap, seed)
-    return _score(z_hat, test_set, check_seen(test_set.source), options).as_dict()
+    return _score(z_hat, test_set, check_seen(test_set.source), options)
 
 
 def _score(

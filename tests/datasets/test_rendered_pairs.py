@@ -138,7 +138,7 @@ def test_render_processes_end_with_their_parent():
         ({"workers": 0}, "at least 1 worker"),
         ({"resolution": 4}, "resolution must lie in"),
         ({"quality": "best"}, "quality"),
-        ({"device": "metal"}, "cpu or cuda, found metal"),
+        ({"device": "metal"}, "auto, cpu or cuda, found metal"),
         ({"preset": "3dindent"}, "3dindent"),
         ({"preset": dataclasses.replace(load_preset("3dident"), material="crystal")}, "crystal"),
         ({"conditional": VonMisesFisher(1.0)}, "is defined on a sphere"),

@@ -199,10 +199,12 @@ def test_codes_at_hand_score_as_those_of_a_file(rendered):
     whole = run.evaluate("a.npy", rendered["test"], bootstrap=100).scores
     for data in (rendered["test"], ThreeDIdent(rendered["test"])):
         found = run.score_codes(torch.from_numpy(codes()), data, bootstrap=100)
-        assert found == {key: whole[key] for key in ("data", "settings", "scores", "warnings")}
+        assert found.as_dict() == {
+            key: whole[key] for key in ("data", "settings", "scores", "warnings")
+        }
     assert run.summary(found) == run.summary(whole)
     found = run.score_codes(codes(), rendered["test"], factors=["hue"], bootstrap=0)
-    assert len(found["data"]["factors"]) == 3
+    assert len(found.data.factors) == 3
     with pytest.raises(UsageError, match="factors goes with a path"):
         run.score_codes(codes(), data, factors=["hue"])
 

@@ -41,7 +41,9 @@ def test_a_training_split_is_said(rendered):
     assert "the test set is of the split `train`" in found["training_split"]
     assert "seen_images" not in found
     assert not {"training_split", "seen_images"} & set(warned(scored("a.npy", rendered["test"])))
-    assert "training_split" in warned(run.score_codes(codes(), rendered["train"], bootstrap=0))
+    assert "training_split" in warned(
+        run.score_codes(codes(), rendered["train"], bootstrap=0).as_dict()
+    )
 
 
 def test_a_training_split_of_imported_images_is_said(cli, tmp_path, root):
