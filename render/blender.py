@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from threedident.render.image_regions import (
     sun_shadow,
 )
 from threedident.render.mesh import Mesh
-from threedident.render.quality import Layered, Quality, Whole
+from threedident.render.quality import DIRECT_MATERIALS, Integrated, Layered, Quality, Whole
 from threedident.render.scene import (
     AREA,
     CAMERA,
@@ -171,13 +171,15 @@ class BlenderEngine:
             self._use_gpu(device, device_index)
         self._scratch = tempfile.TemporaryDirectory(prefix="blender-", dir=scratch)
         self._build_objects()
-        self._draw: _WholeImage | _LayeredImage
+        self._draw: _WholeImage | _LayeredImage | _SharedImage
         if isinstance(quality, Whole):
             self._draw = _WholeImage(self, quality)
-        elif isinstance(quality, Layered):
-            self._draw = _LayeredImage(self, quality)
-        else:
+        elif not isinstance(quality, Layered):
             raise UsageError(f"the Blender engine has no {type(quality).__name__} quality")
+        elif quality.direct is not None and builder.preset.material in DIRECT_MATERIALS:
+            self._draw = _SharedImage(self, quality, quality.direct)
+        else:
+            self._draw = _LayeredImage(self, quality)
 
     #: How many images go into one call of the renderer.
     batch = 1
@@ -472,6 +474,45 @@ class _View:
         return pixels.reshape(height, width, 4)[::-1]
 
 
+def _light_views(
+    engine: BlenderEngine,
+    kind: str,
+    things: list[Any],
+    grid: Grid,
+    samples: Sequence[int],
+    **options: Any,
+) -> dict[str, _View]:
+    """Make a view of some objects under each light alone."""
+    views = {}
+    # The lights share one sequence of sample points, so that together they cover a pixel
+    # evenly; the spotlight, which has most of them, comes first.
+    taken = 0
+    for light, count in sorted(zip(LIGHTS, samples, strict=True), key=lambda x: -x[1]):
+        lamp = engine._lights[light]
+        view = engine.new_view(f"{kind}-{light}", [*things, lamp], grid, count, **options)
+        view.take_samples(taken, count, sum(samples))
+        taken += count
+        views[light] = view
+    return views
+
+
+def _object_views(engine: BlenderEngine, kind: str, samples: Sequence[int]) -> dict[str, _View]:
+    """Make a view of the object, over nothing, under each light alone."""
+    things = [engine._object, engine._holdout]
+    grid = Grid(engine._resolution)
+    return _light_views(engine, kind, things, grid, samples, transparent=True)
+
+
+def _shoot_object(views: Mapping[str, _View], region: Region) -> Array:
+    """Render the object under all lights: light and covered share, (rows, columns, 4)."""
+    total = np.zeros((region.bottom - region.top, region.right - region.left, 4))
+    for view in views.values():
+        layer = view.shoot(region)
+        total[..., :3] += layer[..., :3]
+        total[..., 3] += layer[..., 3] * view.share
+    return total
+
+
 class _WholeImage:
     """The published way to render: everything in one view, denoised."""
 
@@ -507,39 +548,18 @@ class _LayeredImage:
         self._up = spline_matrix(self._coarse, resolution)
         # The ground is sampled under the image's own pixel filter, only farther apart.
         filter_width = 1.5 * self._coarse.pixels / resolution
-        self._objects: dict[str, _View] = {}
-        self._near: dict[str, _View] = {}  # the object, where it is near the area light
-        self._grounds: dict[str, _View] = {}
         more = tuple(quality.near_light * count for count in quality.object_samples)
-        for views, kind, samples in (
-            (self._objects, "object", quality.object_samples),
-            (self._near, "near", more),
-            (self._grounds, "ground", quality.ground_samples),
-        ):
-            # The lights share one sequence of sample points, so that together they cover a
-            # pixel evenly; the spotlight, which has most of them, comes first.
-            taken = 0
-            for light, count in sorted(zip(LIGHTS, samples, strict=True), key=lambda x: -x[1]):
-                lamp = engine._lights[light]
-                if views is not self._grounds:
-                    view = engine.new_view(
-                        f"{kind}-{light}",
-                        [engine._object, engine._holdout, lamp],
-                        self._grid,
-                        count,
-                        transparent=True,
-                    )
-                else:
-                    view = engine.new_view(
-                        f"{kind}-{light}",
-                        [engine._shadow, engine._ground, lamp],
-                        self._coarse,
-                        count,
-                        filter_width=filter_width,
-                    )
-                view.take_samples(taken, count, sum(samples))
-                taken += count
-                views[light] = view
+        self._objects = _object_views(engine, "object", quality.object_samples)
+        # The object, where it is near the area light.
+        self._near = _object_views(engine, "near", more)
+        self._grounds = _light_views(
+            engine,
+            "ground",
+            [engine._shadow, engine._ground],
+            self._coarse,
+            quality.ground_samples,
+            filter_width=filter_width,
+        )
         # Sun and area light never move: what they do to a ground without a shadow is linear
         # in its colour, and known once it is rendered black and white.
         self._base: dict[str, tuple[Array, Array]] = {}
@@ -565,13 +585,9 @@ class _LayeredImage:
         # Rays that miss the object cost little, a ground that hides none of it still some.
         self._holdout.hide_render = bool(points[:, 2].min() > scene.ground_height)
         if not region.empty:
-            color = np.zeros((region.bottom - region.top, region.right - region.left, 3))
-            covered = np.zeros_like(color[..., :1])
-            for view in (self._near if is_near_light(points) else self._objects).values():
-                layer = view.shoot(region)
-                color += layer[..., :3]
-                covered += layer[..., 3:] * view.share
-            image[region.window] = color + (1 - covered) * image[region.window]
+            views = self._near if is_near_light(points) else self._objects
+            layer = _shoot_object(views, region)
+            image[region.window] = layer[..., :3] + (1 - layer[..., 3:]) * image[region.window]
         return image.astype(np.float32)
 
     def _ground(self, scene: Scene, points: Array) -> Array:
@@ -594,3 +610,37 @@ class _LayeredImage:
         # Both axes: rows of the image from rows of the grid, columns from columns.
         rows = np.tensordot(self._up, total, (1, 0))
         return np.tensordot(self._up, rows, (1, 1)).transpose(1, 0, 2)
+
+
+class _SharedImage:
+    """The layered way with the direct engine's code for all that is hard (`Layered.direct`).
+
+    Blender makes the object where a few samples are enough. Edges, the object's own shadows
+    and highlights would take it as many samples everywhere, and so would the ground's shadows.
+    """
+
+    def __init__(self, engine: BlenderEngine, quality: Layered, direct: Integrated) -> None:
+        from threedident.render.direct.engine import DirectEngine
+
+        self._outline = enclosing_points(engine._builder.mesh.vertices)
+        self._holdout = engine._holdout
+        self._grid = Grid(engine._resolution)
+        self._objects = _object_views(engine, "object", quality.object_samples)
+        self._direct = DirectEngine(
+            engine._builder.preset,
+            direct,
+            resolution=engine._resolution,
+            device="cuda" if engine._device in ("cuda", "optix") else "cpu",
+        )
+
+    def __call__(self, scene: Scene) -> npt.NDArray[np.float32]:
+        (image,), (layer,), (differ,) = self._direct.render_layers([scene])
+        points = scene.place(self._outline)
+        region = self._grid.around(points)
+        self._holdout.hide_render = bool(points[:, 2].min() > scene.ground_height)
+        if not region.empty:
+            steady = ~differ[region.window]
+            part = layer[region.window]
+            part[steady] = _shoot_object(self._objects, region)[steady]
+        composed: npt.NDArray[np.float32] = layer[..., :3] + (1 - layer[..., 3:]) * image
+        return composed

@@ -75,6 +75,11 @@ class Mesh:
         """The largest side of the axis-aligned bounding box."""
         return float(np.ptp(self.vertices, axis=0).max())
 
+    def sphere(self) -> tuple[npt.NDArray[np.float64], float]:
+        """A sphere around the vertices: the centre of their box, (3,), and the radius."""
+        centre = (self.vertices.min(0) + self.vertices.max(0)) / 2
+        return centre, float(np.linalg.norm(self.vertices - centre, axis=1).max())
+
     def triangles(self) -> Array:
         """Cut every face into a fan of triangles: (T, 3) int64 indices into the corners."""
         starts, sizes = self.starts, self.sizes

@@ -8,7 +8,10 @@ from threedident import defaults
 from threedident.errors import UsageError
 
 #: Raised whenever a change here or in an engine changes its pixels, so that no dataset mixes them.
-RECIPES = {"cycles": 1, "direct": 1}
+RECIPES = {"cycles": 2, "direct": 2}
+
+#: What the direct engine can render: its rays end at the object.
+DIRECT_MATERIALS = ("rubber", "metal")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +25,31 @@ class Whole:
 
     samples: int
     light_tree: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Integrated:
+    """The direct engine's way: object and ground apart, every light at every sample.
+
+    A first look at each pixel finds out where samples differ: at edges, in penumbrae and
+    highlights, at the rim of the spotlight's cone. The other samples are spent there. On the
+    ground only the share of each light that is seen is sampled, on a coarser grid.
+
+    Attributes:
+        inside: the samples of a pixel on the object, at first.
+        edge: the most samples of a pixel there.
+        tolerance: the error of a pixel that more samples aim at, in levels of 255.
+        look: the samples of a pixel of the ground's grid, at first.
+        ground: the samples of such a pixel in a penumbra.
+        coarseness: the image pixels to a pixel of that grid, along each side.
+    """
+
+    inside: int
+    edge: int
+    tolerance: float
+    look: int
+    ground: int
+    coarseness: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,46 +68,40 @@ class Layered:
         near_light: the factor by which the object has more samples where it comes near the
             area light, which then throws hard contrasts on a large object.
         coarseness: the image pixels to a pixel of the ground's grid, along each side.
+        direct: the settings by which the direct engine makes the ground, and those pixels of the
+            object where its samples differ, such as edges; None, and for materials that it does
+            not have: Blender makes all.
     """
 
     object_samples: tuple[int, int, int]
     ground_samples: tuple[int, int, int]
     near_light: int = 4
     coarseness: int = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Integrated:
-    """The direct engine's way: the same layers, every light at every sample.
-
-    Attributes:
-        inside: the samples of a pixel on the object.
-        edge: the samples of a pixel at its edges.
-        ground: the samples of a pixel of the ground's grid.
-        near_light: the factor of `inside` and `edge`, as in `Layered`.
-        coarseness: the image pixels to a pixel of that grid, along each side.
-    """
-
-    inside: int
-    edge: int
-    ground: int
-    near_light: int
-    coarseness: int
+    direct: Integrated | None = None
 
 
 Quality = Whole | Layered | Integrated
 
+_DIRECT = {
+    "draft": Integrated(inside=2, edge=32, tolerance=16.0, look=4, ground=8, coarseness=3),
+    "standard": Integrated(inside=4, edge=128, tolerance=5.0, look=4, ground=64, coarseness=2),
+    "reference": Integrated(inside=16, edge=512, tolerance=1.5, look=16, ground=256, coarseness=2),
+}
+
 QUALITIES: dict[str, dict[str, Quality]] = {
     "cycles": {
-        "draft": Layered(object_samples=(1, 1, 4), ground_samples=(4, 2, 4), near_light=2),
-        "standard": Layered(object_samples=(4, 4, 8), ground_samples=(32, 8, 16)),
+        "draft": Layered(
+            object_samples=(1, 1, 2),
+            ground_samples=(4, 2, 4),
+            near_light=2,
+            direct=_DIRECT["draft"],
+        ),
+        "standard": Layered(
+            object_samples=(4, 4, 8), ground_samples=(32, 8, 16), direct=_DIRECT["standard"]
+        ),
         "reference": Whole(samples=512),
     },
-    "direct": {
-        "draft": Integrated(inside=2, edge=8, ground=4, near_light=2, coarseness=4),
-        "standard": Integrated(inside=8, edge=16, ground=16, near_light=4, coarseness=4),
-        "reference": Integrated(inside=32, edge=128, ground=64, near_light=4, coarseness=2),
-    },
+    "direct": _DIRECT,
 }
 
 
@@ -119,8 +141,8 @@ def check_material(material: str, engine: str) -> None:
     Raises:
         UsageError: the material lets light through.
     """
-    if engine == "direct" and material == "crystal":
+    if engine == "direct" and material not in DIRECT_MATERIALS:
         raise UsageError(
-            "the direct engine cannot render crystal (it lets light through): choose another "
+            f"the direct engine cannot render {material} (it lets light through): choose another "
             "material, or --engine cycles"
         )

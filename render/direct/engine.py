@@ -1,16 +1,21 @@
 """The direct engine: the scene's image by direct integration, on NVIDIA Warp.
 
 With no bounces an image is an integral over the pixel filter and three lights, and a few ray
-queries a pixel solve it. Every light is sampled at every point, with scrambled Sobol points
-that depend on the seed and the pixel alone. As in the Blender engine's `Layered` levels,
-the ground is integrated on a coarser grid, as if the object could not be seen, and the object
-at full resolution where it is; its edges get more samples than its inside.
+queries a pixel solve it. Sample points are scrambled Sobol points that depend on the seed and
+the pixel alone. The object and the ground, as if the object could not be seen, are made apart:
+
+- The object at full resolution, every light at every sample. Where the first few samples of a
+  pixel or its neighbours differ, more are taken.
+- The ground as each light's effect without the object, which is smooth and all but free, times
+  the share of the light that is seen past the object. The share is sampled on a coarser grid,
+  well only in penumbrae, and smoothed within its noise.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,9 +27,7 @@ from threedident.latents import check_raw_latents
 from threedident.presets import Preset, load_preset
 from threedident.render.image_regions import (
     Grid,
-    enclosing_points,
     ground_grid,
-    is_near_light,
     spline_matrix,
 )
 from threedident.render.mesh import SHAPES, Mesh
@@ -46,6 +49,9 @@ _CODES = {"rubber": kernels.RUBBER, "metal": kernels.METAL}
 _BYTES_A_PIXEL = 64  # of device memory, while an image is made
 _BATCH_BYTES = 2**30
 _TAPS = 16  # grid pixels that an image pixel is interpolated from
+_LIGHTS = Grid(28, 2)  # on which light without shadows is computed: nothing there is small
+_FIXED_SAMPLES, _SPOT_SAMPLES = 64, 8  # of each light there
+_FINE = 100  # pixels across, from which on shadows are wide enough on the grid to be smoothed
 
 
 def warp_version() -> str:
@@ -136,7 +142,7 @@ class DirectEngine:
         self._resolution = resolution
         self._seed = wp.uint32(seed & 0xFFFFFFFF)
         mesh = self._builder.mesh
-        self._outline = enclosing_points(mesh.vertices)
+        self._sphere = mesh.sphere()
         triangles = mesh.triangles()
         with wp.ScopedDevice(self.device):
             self._mesh = wp.Mesh(
@@ -145,7 +151,16 @@ class DirectEngine:
             )
             corner_normals = mesh.normals[triangles.ravel()].astype(np.float32)
             self._normals = wp.array(corner_normals, dtype=wp.vec3)
-            self._table = wp.array(filter_table(), dtype=float)
+            self._points = wp.empty((kernels.PAIRS, kernels.POINTS), dtype=wp.vec2ui)
+            wp.launch(
+                kernels.points_kernel,
+                self._points.shape,
+                inputs=[wp.uint32(0)],
+                outputs=[self._points],
+            )
+            self._filter = wp.array(filter_table(), dtype=float)
+        self._samples = kernels.Samples()
+        self._samples.points, self._samples.filter = self._points, self._filter
         body = kernels.Body()
         body.mesh = self._mesh.id
         body.material = _CODES[preset.material]
@@ -154,12 +169,37 @@ class DirectEngine:
         body.sides = wp.vec3(*np.maximum(high - low, 1e-6).tolist())
         self._body = body
         self._lamps = _lamps()
-        self._fine = Grid(resolution)
-        self._coarse = ground_grid(resolution, quality.coarseness)
-        first, weights = _taps(spline_matrix(self._coarse, resolution))
+        self._fine = self._view(Grid(resolution))
+        shadows = ground_grid(resolution, quality.coarseness)
+        self._smooth = shadows.pixels >= _FINE
+        self._shadows, self._lights = self._view(shadows), self._view(_LIGHTS)
         with wp.ScopedDevice(self.device):
-            self._first = wp.array(first, dtype=int)
-            self._weights = wp.array(weights, dtype=float)
+            self._shadow_taps = _upload(_taps(spline_matrix(shadows, resolution)))
+            up = spline_matrix(_LIGHTS, resolution)
+            self._light_taps = _upload(_taps(up))
+            self._fixed = self._fixed_lights(up)
+
+    def _fixed_lights(self, up: Array) -> Any:
+        """Compute what sun and area light, which never move, do to the bare ground: (H, W)."""
+        shot = kernels.Shot()
+        shot.ground = -self._builder.size
+        shots = wp.array([shot], dtype=kernels.Shot)
+        terms = []
+        for light in (kernels.SUN, kernels.AREA):
+            out = wp.empty((1, self._lights.side, self._lights.side), dtype=wp.vec4)
+            wp.launch(
+                kernels.light_kernel,
+                out.shape,
+                inputs=[
+                    *(self._lamps, self._lights, self._samples, shots),
+                    *(light, _FIXED_SAMPLES),
+                ],
+                outputs=[out],
+            )
+            terms.append(out.numpy()[0, ..., :2])
+        coarse = np.concatenate(terms, axis=-1).astype(float)
+        fixed = np.einsum("ik,jl,klc->ijc", up, up, coarse, optimize=True)
+        return wp.array(fixed.astype(np.float32), dtype=wp.vec4)
 
     def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
         """Render latents (B, 10), scene values, into images (B, H, W, 3), uint8 sRGB."""
@@ -174,56 +214,108 @@ class DirectEngine:
         Returns:
             A `wp.array` (B, H, W) of vec3 on the engine's device.
         """
-        shots = []
-        for row in latents:
-            scene = self._builder.build(row)
-            near = is_near_light(scene.place(self._outline))
-            shots.append(_shot(scene, self._quality.near_light if near else 1))
-        count, side, coarse = len(shots), self._resolution, self._coarse.side
+        image, layer, _ = self._layers([self._builder.build(row) for row in latents])
         with wp.ScopedDevice(self.device):
-            scenes = wp.array(shots, dtype=kernels.Shot)
-            ground = wp.empty((count, coarse, coarse), dtype=wp.vec3)
+            wp.launch(kernels.compose_kernel, image.shape, inputs=[layer], outputs=[image])
+        return image
+
+    def render_layers(self, scenes: Sequence[Scene]) -> tuple[Array, Array, Array]:
+        """Render the ground and the object apart, for the Blender engine.
+
+        Args:
+            scenes: the B scenes.
+
+        Returns:
+            The ground's linear light without the object, (B, H, W, 3) float32; the object's and
+            the share of the pixel that it covers, (B, H, W, 4) float32; and where samples
+            differ, so that more than the first of them were taken, (B, H, W) bool.
+        """
+        ground, layer, counts = self._layers(scenes)
+        return ground.numpy(), layer.numpy(), counts.numpy() > self._quality.inside
+
+    def _layers(self, scenes: Sequence[Scene]) -> tuple[Any, Any, Any]:
+        """Make the ground (B, H, W), the object over it, and the samples of each pixel."""
+        with wp.ScopedDevice(self.device):
+            shots = wp.array([_shot(s, self._sphere) for s in scenes], dtype=kernels.Shot)
+            ground = self._ground(shots)
+            layer = wp.empty(ground.shape, dtype=wp.vec4)
+            spread = wp.empty(ground.shape, dtype=float)
+            counts = wp.empty(ground.shape, dtype=int)
+            common = [self._body, self._lamps, self._fine, self._samples, self._normals, shots]
+            quality = self._quality
             wp.launch(
-                kernels.ground_kernel,
+                kernels.look_at_object_kernel,
                 ground.shape,
-                inputs=[
-                    *(self._body, self._lamps, self._view(self._coarse), self._table, scenes),
-                    *(self._quality.ground, self._seed),
-                ],
-                outputs=[ground],
+                inputs=[*common, ground, quality.inside, self._seed],
+                outputs=[layer, spread, counts],
             )
-            fine = self._view(self._fine)
-            scouted = wp.empty((count, side, side), dtype=wp.int8)
-            wp.launch(
-                kernels.scout_kernel,
-                scouted.shape,
-                inputs=[self._body, fine, self._table, scenes, self._seed],
-                outputs=[scouted],
-            )
-            layer = wp.empty((count, side, side), dtype=wp.vec4)
             wp.launch(
                 kernels.object_kernel,
-                layer.shape,
-                inputs=[
-                    *(self._body, self._lamps, fine, self._table, self._normals, scenes, scouted),
-                    *(self._quality.inside, self._quality.edge, self._seed),
-                ],
-                outputs=[layer],
+                ground.shape,
+                inputs=[*common, spread, quality.edge, quality.tolerance / 255, self._seed],
+                outputs=[layer, counts],
             )
-            rows = wp.empty((count, side, coarse), dtype=wp.vec3)
+        return ground, layer, counts
+
+    def _ground(self, shots: Any) -> Any:
+        """Make the ground's light as if the object could not be seen: (B, H, W) of vec3."""
+        count, side, quality = len(shots), self._resolution, self._quality
+        n, m = self._shadows.side, self._lights.side
+        common = [self._body, self._lamps, self._shadows, self._samples, shots]
+        shares = wp.empty((count, n, n), dtype=wp.vec4)
+        unsure = wp.empty((count, n, n), dtype=wp.int8)
+        wp.launch(
+            kernels.look_at_ground_kernel,
+            shares.shape,
+            inputs=[*common, quality.look, quality.ground, self._seed],
+            outputs=[shares, unsure],
+        )
+        wp.launch(
+            kernels.ground_kernel,
+            shares.shape,
+            inputs=[*common, unsure, quality.ground, self._seed],
+            outputs=[shares],
+        )
+        if self._smooth:
+            smooth = wp.empty(shares.shape, dtype=wp.vec4)
             wp.launch(
-                kernels.rows_kernel,
-                rows.shape,
-                inputs=[self._first, self._weights, ground],
-                outputs=[rows],
+                kernels.smooth_kernel,
+                shares.shape,
+                inputs=[shares, quality.ground],
+                outputs=[smooth],
             )
-            image = wp.empty((count, side, side), dtype=wp.vec3)
-            wp.launch(
-                kernels.compose_kernel,
-                image.shape,
-                inputs=[self._first, self._weights, rows, layer],
-                outputs=[image],
-            )
+            shares = smooth
+        spot = wp.empty((count, m, m), dtype=wp.vec4)
+        wp.launch(
+            kernels.light_kernel,
+            spot.shape,
+            inputs=[
+                *(self._lamps, self._lights, self._samples, shots),
+                *(kernels.SPOT, _SPOT_SAMPLES),
+            ],
+            outputs=[spot],
+        )
+        rows = wp.empty((count, side, n), dtype=wp.vec4)
+        wp.launch(
+            kernels.rows_kernel, rows.shape, inputs=[*self._shadow_taps, shares], outputs=[rows]
+        )
+        spot_rows = wp.empty((count, side, m), dtype=wp.vec4)
+        wp.launch(
+            kernels.rows_kernel,
+            spot_rows.shape,
+            inputs=[*self._light_taps, spot],
+            outputs=[spot_rows],
+        )
+        image = wp.empty((count, side, side), dtype=wp.vec3)
+        wp.launch(
+            kernels.compose_ground_kernel,
+            image.shape,
+            inputs=[
+                *(shots, *self._shadow_taps, rows, *self._light_taps, spot_rows),
+                self._fixed,
+            ],
+            outputs=[image],
+        )
         return image
 
     def encode(self, linear: Any) -> Any:
@@ -270,13 +362,23 @@ def _lamps() -> kernels.Lamps:
     return lamps
 
 
-def _shot(scene: Scene, effort: int) -> kernels.Shot:
+def _upload(taps: tuple[Array, Array]) -> tuple[Any, Any]:
+    return wp.array(taps[0], dtype=int), wp.array(taps[1], dtype=float)
+
+
+def _shot(scene: Scene, sphere: tuple[Array, float]) -> kernels.Shot:
     shot = kernels.Shot()
-    shot.effort = effort
+    centre, radius = sphere
+    shot.centre = wp.vec3(*scene.place(centre[None])[0].tolist())
+    shot.radius = radius * scene.scale
     shot.location = wp.vec3(*scene.location)
-    shot.rotation = wp.mat33(*(scene.matrix() / scene.scale).ravel().tolist())
+    matrix = scene.matrix()
+    shot.rotation = wp.mat33(*(matrix / scene.scale).ravel().tolist())
+    shot.inverse = wp.mat33(*(matrix.T / scene.scale**2).ravel().tolist())
     shot.scale, shot.ground = scene.scale, scene.ground_height
     shot.spot = wp.vec3(*scene.spot_location)
+    aim = np.subtract(scene.location, scene.spot_location)
+    shot.aim = wp.vec3(*(aim / np.linalg.norm(aim)).tolist())
     shot.object_color = wp.vec3(*scene.object_color)
     shot.spot_color = wp.vec3(*scene.spot_color)
     shot.ground_color = wp.vec3(*scene.ground_color)

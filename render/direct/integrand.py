@@ -42,6 +42,8 @@ _OWEN_3 = wp.constant(wp.uint32(0x53A22864))
 _TOP_BIT = wp.constant(wp.uint32(0x80000000))
 _FIRST_OF_PAIR = wp.constant(wp.uint32(0x68BC21EB))
 _SECOND_OF_PAIR = wp.constant(wp.uint32(0x02E5BE93))
+#: 2^32 over the golden ratio: its multiples lie far apart.
+GOLDEN = wp.constant(wp.uint32(0x9E3779B9))
 
 
 # --- Sample points: scrambled Sobol, which depends on the seed and the pixel alone ---
@@ -94,17 +96,22 @@ def sobol_second(index: wp.uint32) -> wp.uint32:
 
 
 @wp.func
-def sample_point(index: int, pair: int, seed: wp.uint32) -> wp.vec2:
-    """Point `index` of a (0, 2)-sequence in [0, 1)^2; each `pair` is one of its own.
+def sample_bits(index: int, pair: int, seed: wp.uint32) -> wp.vec2ui:
+    """Point `index` of a (0, 2)-sequence, 32 bits a coordinate; each `pair` is one of its own.
 
-    Sobol's first two dimensions, index shuffled and values scrambled for every pixel and
-    pair of dimensions (Burley, JCGT 2020, "padding").
+    Sobol's first two dimensions, index shuffled and values scrambled for every pair of
+    dimensions (Burley, JCGT 2020, "padding").
     """
     own = mix_bits(seed ^ mix_bits(wp.uint32(pair + 1)))
     shuffled = owen_scramble(wp.uint32(index), own)
     x = owen_scramble(reverse_bits(shuffled), mix_bits(own ^ _FIRST_OF_PAIR))
     y = owen_scramble(sobol_second(shuffled), mix_bits(own ^ _SECOND_OF_PAIR))
-    # The top 24 bits: exact in float32, and below 1.
+    return wp.vec2ui(x, y)
+
+
+@wp.func
+def unit_square(x: wp.uint32, y: wp.uint32) -> wp.vec2:
+    """A point of [0, 1)^2 from 32 bits a coordinate: the top 24, exact in float32, below 1."""
     scale = float(1.0 / 16777216.0)
     return wp.vec2(float(x >> wp.uint32(8)) * scale, float(y >> wp.uint32(8)) * scale)
 
@@ -203,14 +210,23 @@ def beckmann(n: wp.vec3, v: wp.vec3, l: wp.vec3, alpha: float) -> float:
 
 
 @wp.func
-def rubber(n: wp.vec3, v: wp.vec3, l: wp.vec3, color: wp.vec3) -> wp.vec3:
-    """The published material: a glossy coat over diffuse and velvet, mixed by Fresnel."""
+def rubber_terms(n: wp.vec3, v: wp.vec3, l: wp.vec3) -> wp.vec2:
+    """The published material, a glossy coat over diffuse and velvet, mixed by Fresnel.
+
+    Its BRDF times the cosine is the first term times the colour, plus the second.
+    """
     cos_v = wp.dot(n, v)
     coat = fresnel(cos_v, 1.2)
     inner = fresnel(cos_v, 1.4)
     under = (1.0 - inner) * diffuse(wp.dot(n, l)) + inner * velvet(n, v, l, 0.6)
-    over = 0.8 * coat * beckmann(n, v, l, 0.35)
-    return (1.0 - coat) * under * color + wp.vec3(over, over, over)
+    return wp.vec2((1.0 - coat) * under, 0.8 * coat * beckmann(n, v, l, 0.35))
+
+
+@wp.func
+def rubber(n: wp.vec3, v: wp.vec3, l: wp.vec3, color: wp.vec3) -> wp.vec3:
+    """The published material's BRDF times the cosine."""
+    terms = rubber_terms(n, v, l)
+    return terms[0] * color + wp.vec3(terms[1], terms[1], terms[1])
 
 
 @wp.func

@@ -8,7 +8,8 @@ from threedident.render.direct import integrand
 
 RUBBER = wp.constant(0)
 METAL = wp.constant(1)
-SCOUTS = wp.constant(4)  # samples that find out where the object is
+POINTS = wp.constant(4096)  # of the table of sample points, a power of two
+PAIRS = wp.constant(5)  # of dimensions: the pixel filter, three lights, the metal's narrow lobe
 FILTER_STEPS = wp.constant(1024)  # of the table of the pixel filter's quantiles
 _OFFSET = wp.constant(1.0e-3)  # m, by which shadow rays start off the surface
 
@@ -21,11 +22,14 @@ class Shot:
     rotation: wp.mat33
     scale: float
     ground: float
+    inverse: wp.mat33  # from directions of the scene to the object's own
     spot: wp.vec3
+    aim: wp.vec3  # the spotlight's direction
     object_color: wp.vec3
     spot_color: wp.vec3
     ground_color: wp.vec3
-    effort: int  # how many times more samples the object gets
+    centre: wp.vec3  # of a sphere around the object
+    radius: float
 
 
 @wp.struct
@@ -54,6 +58,14 @@ class View:
 
 
 @wp.struct
+class Samples:
+    """Tables that sampling reads."""
+
+    points: wp.array(dtype=wp.vec2ui, ndim=2)  # (PAIRS, POINTS), of 32 bits
+    filter: wp.array(dtype=float)  # quantiles of the pixel filter, FILTER_STEPS + 1
+
+
+@wp.struct
 class Body:
     """The object: its mesh, what is needed for its normals, and its material."""
 
@@ -63,13 +75,36 @@ class Body:
     sides: wp.vec3
 
 
+@wp.kernel(enable_backward=False)
+def points_kernel(seed: wp.uint32, out: wp.array(dtype=wp.vec2ui, ndim=2)):
+    """Tabulate sample points: (PAIRS, POINTS)."""
+    pair, index = wp.tid()
+    out[pair, index] = integrand.sample_bits(index, pair, seed)
+
+
 @wp.func
-def filter_offset(table: wp.array(dtype=float), u: float) -> float:
+def sample_point(samples: Samples, index: int, pair: int, own: wp.uint32) -> wp.vec2:
+    """Point `index` of a pixel's sequence in [0, 1)^2; each `pair` is one of its own.
+
+    The table's points are shifted digit by digit by the pixel's own number, which leaves every
+    stretch of them as even as it was (a random digital shift).
+    """
+    shift = integrand.mix_bits(own + wp.uint32(pair + 1) * integrand.GOLDEN)
+    if index >= POINTS:  # the table over again, shifted anew
+        shift = integrand.mix_bits(shift ^ wp.uint32(index / POINTS))
+    bits = samples.points[pair, index & (POINTS - 1)]
+    return integrand.unit_square(
+        bits[0] ^ shift, bits[1] ^ ((shift >> wp.uint32(16)) | (shift << wp.uint32(16)))
+    )
+
+
+@wp.func
+def filter_offset(samples: Samples, u: float) -> float:
     """An offset in pixels, distributed as the pixel filter, from a uniform number."""
     x = u * float(FILTER_STEPS)
     i = wp.min(int(x), FILTER_STEPS - 1)
     t = x - float(i)
-    return (1.0 - t) * table[i] + t * table[i + 1]
+    return (1.0 - t) * samples.filter[i] + t * samples.filter[i + 1]
 
 
 @wp.func
@@ -84,14 +119,13 @@ def camera_ray(view: View, row: float, column: float) -> wp.vec3:
 @wp.func
 def to_object(shot: Shot, p: wp.vec3) -> wp.vec3:
     """A point of the scene in the object's own coordinates."""
-    return (wp.transpose(shot.rotation) * (p - shot.location)) / shot.scale
+    return shot.inverse * (p - shot.location)
 
 
 @wp.func
 def blocked(body: Body, shot: Shot, p: wp.vec3, towards: wp.vec3, reach: float) -> bool:
     """Whether the object stands within `reach` (in lengths of `towards`) of a point."""
-    direction = (wp.transpose(shot.rotation) * towards) / shot.scale
-    return wp.mesh_query_ray_anyhit(body.mesh, to_object(shot, p), direction, reach)
+    return wp.mesh_query_ray_anyhit(body.mesh, to_object(shot, p), shot.inverse * towards, reach)
 
 
 @wp.func
@@ -130,13 +164,17 @@ def spot_light(lamps: Lamps, shot: Shot, p: wp.vec3, u: wp.vec2) -> wp.vec3:
 
 
 @wp.func
+def spot_share(lamps: Lamps, shot: Shot, way: wp.vec3) -> float:
+    """The share of the spotlight's intensity that leaves towards the beginning of a way to it."""
+    cosine = -wp.dot(way, shot.aim) / wp.length(way)
+    return integrand.spot_falloff(cosine, lamps.spot_cos, lamps.spot_blend)
+
+
+@wp.func
 def spot_strength(lamps: Lamps, shot: Shot, way: wp.vec3) -> float:
     """The light's irradiance, on a surface that faces it, at the end of a way to it."""
-    squared = wp.dot(way, way)
-    aim = wp.normalize(shot.location - shot.spot)
-    cosine = -wp.dot(way, aim) / wp.sqrt(squared)
-    falloff = integrand.spot_falloff(cosine, lamps.spot_cos, lamps.spot_blend)
-    return lamps.spot / (4.0 * integrand.PI) / squared * falloff
+    falloff = spot_share(lamps, shot, way)
+    return lamps.spot / (4.0 * integrand.PI) / wp.dot(way, way) * falloff
 
 
 @wp.struct
@@ -245,25 +283,33 @@ def spot_pdf(lamps: Lamps, shot: Shot, p: wp.vec3, l: wp.vec3) -> float:
 
 
 @wp.func
-def lit(body: Body, lamps: Lamps, shot: Shot, point: Point, index: int, seed: wp.uint32) -> wp.vec3:
+def lit(
+    body: Body,
+    lamps: Lamps,
+    shot: Shot,
+    point: Point,
+    samples: Samples,
+    index: int,
+    own: wp.uint32,
+) -> wp.vec3:
     """One sample of the light that a point sends to the camera: each light once."""
     start = shadow_start(point)
     total = wp.vec3(0.0)
 
-    way = sun_light(lamps, integrand.sample_point(index, 1, seed))
+    way = sun_light(lamps, sample_point(samples, index, 1, own))
     l = wp.normalize(way)
     f = scatter(point, l)
     if wp.max(f) > 0.0 and not blocked(body, shot, start, l, 1.0e4):
         total += lamps.sun * share(point, l, sun_pdf(lamps, l)) * f
 
-    way = area_light(lamps, point.p, integrand.sample_point(index, 2, seed))
+    way = area_light(lamps, point.p, sample_point(samples, index, 2, own))
     l = wp.normalize(way)
     f = scatter(point, l)
     strength = area_strength(lamps, way)
     if strength * wp.max(f) > 0.0 and not blocked(body, shot, start, way, 1.0):
         total += strength * share(point, l, area_pdf(lamps, point.p, l)) * f
 
-    way = spot_light(lamps, shot, point.p, integrand.sample_point(index, 3, seed))
+    way = spot_light(lamps, shot, point.p, sample_point(samples, index, 3, own))
     l = wp.normalize(way)
     f = wp.cw_mul(shot.spot_color, scatter(point, l))
     strength = spot_strength(lamps, shot, way)
@@ -271,7 +317,7 @@ def lit(body: Body, lamps: Lamps, shot: Shot, point: Point, index: int, seed: wp
         total += strength * share(point, l, spot_pdf(lamps, shot, point.p, l)) * f
 
     if point.material != RUBBER:
-        total += reflected(body, lamps, shot, point, integrand.sample_point(index, 4, seed))
+        total += reflected(body, lamps, shot, point, sample_point(samples, index, 4, own))
     return total
 
 
@@ -321,14 +367,184 @@ def pixel_seed(seed: wp.uint32, side: int, i: int, j: int, layer: int) -> wp.uin
 
 
 @wp.func
-def sample_ray(
-    view: View, table: wp.array(dtype=float), i: int, j: int, index: int, seed: wp.uint32
-) -> wp.vec3:
+def sample_ray(view: View, samples: Samples, i: int, j: int, index: int, own: wp.uint32) -> wp.vec3:
     """The camera ray of a pixel's sample."""
-    u = integrand.sample_point(index, 0, seed)
-    row = float(i) + 0.5 + view.width * filter_offset(table, u[1])
-    column = float(j) + 0.5 + view.width * filter_offset(table, u[0])
+    u = sample_point(samples, index, 0, own)
+    row = float(i) + 0.5 + view.width * filter_offset(samples, u[1])
+    column = float(j) + 0.5 + view.width * filter_offset(samples, u[0])
     return camera_ray(view, row, column)
+
+
+# --- The ground: each light's effect without the object, times the share of it that is seen ---
+
+SUN = wp.constant(0)
+AREA = wp.constant(1)
+SPOT = wp.constant(2)
+_STEADY = wp.constant(wp.uint32(0x5BD1E995))  # the points that all pixels share
+
+
+@wp.func
+def ground_point(view: View, shot: Shot, row: float, column: float) -> wp.vec3:
+    """The point of the ground that is seen at a point of the image (rows, columns)."""
+    d = camera_ray(view, row, column)
+    scale = (view.camera - shot.ground) / -d[2]
+    return wp.vec3(view.camera + d[0] * scale, d[1] * scale, shot.ground)
+
+
+@wp.func
+def way_to(light: int, lamps: Lamps, shot: Shot, p: wp.vec3, u: wp.vec2) -> wp.vec3:
+    """The way from p to a point of a light; for the sun, to above the object."""
+    if light == SUN:
+        return sun_light(lamps, u) * wp.max(shot.centre[2] + shot.radius - p[2], 0.0)
+    if light == AREA:
+        return area_light(lamps, p, u)
+    return spot_light(lamps, shot, p, u)
+
+
+@wp.func
+def weight_of(light: int, way: wp.vec3) -> float:
+    """The share of a light's point in what the ground sends on, but for the spot's falloff."""
+    if light == SUN:
+        return 1.0
+    squared = wp.dot(way, way)
+    weight = way[2] / (squared * wp.sqrt(squared))
+    if light == AREA:
+        weight *= way[2] / wp.sqrt(squared)
+    return wp.max(weight, 0.0)
+
+
+@wp.func
+def may_be_shaded(light: int, lamps: Lamps, shot: Shot, view: View, i: int, j: int) -> bool:
+    """Whether the object's sphere comes near the ways from a pixel's ground to a light."""
+    row = float(i) + 0.5
+    column = float(j) + 0.5
+    p = ground_point(view, shot, row, column)
+    far = 1.5 * view.width
+    margin = wp.max(
+        wp.length(ground_point(view, shot, row - far, column - far) - p),
+        wp.length(ground_point(view, shot, row - far, column + far) - p),
+    )
+    way = way_to(light, lamps, shot, p, wp.vec2(0.5, 0.5))
+    width = lamps.spot_radius
+    if light == SUN:
+        width = lamps.sun_radius * way[2]
+    if light == AREA:
+        width = 0.70711 * lamps.area_side
+    squared = wp.dot(way, way)
+    if squared <= 0.0:
+        return False
+    c = shot.centre - p
+    t = wp.clamp(wp.dot(c, way) / squared, 0.0, 1.0)
+    return wp.length(c - t * way) <= shot.radius + width + margin
+
+
+@wp.func
+def seen_share(
+    light: int,
+    body: Body,
+    lamps: Lamps,
+    shot: Shot,
+    view: View,
+    samples: Samples,
+    i: int,
+    j: int,
+    first: int,
+    count: int,
+    own: wp.uint32,
+) -> wp.vec2:
+    """The share of a light that a pixel's ground sees past the object, and of its points."""
+    total = float(0.0)
+    seen = float(0.0)
+    plain = float(0.0)
+    points = float(0.0)
+    for s in range(first, first + count):
+        u = sample_point(samples, s, 0, own)
+        row = float(i) + 0.5 + view.width * filter_offset(samples, u[1])
+        column = float(j) + 0.5 + view.width * filter_offset(samples, u[0])
+        p = ground_point(view, shot, row, column)
+        way = way_to(light, lamps, shot, p, sample_point(samples, s, 1 + light, own))
+        weight = weight_of(light, way)
+        share = float(1.0)
+        if light == SPOT:
+            share = spot_share(lamps, shot, way)
+        plain += weight
+        total += share * weight
+        start = wp.vec3(p[0], p[1], p[2] + _OFFSET)
+        if not blocked(body, shot, start, way, 1.0):
+            points += weight
+            seen += share * weight
+    if plain <= 0.0:
+        return wp.vec2(1.0, 1.0)
+    if total <= 0.0:
+        return wp.vec2(points / plain, points / plain)
+    return wp.vec2(seen / total, points / plain)
+
+
+@wp.func
+def mean_spot_share(
+    lamps: Lamps, shot: Shot, view: View, samples: Samples, i: int, j: int, count: int
+) -> wp.vec2:
+    """The mean share of the spotlight's intensity, and how far points of it differ."""
+    p = ground_point(view, shot, float(i) + 0.5, float(j) + 0.5)
+    total = float(0.0)
+    sum = float(0.0)
+    low = float(1.0)
+    high = float(0.0)
+    for s in range(count):
+        way = spot_light(lamps, shot, p, sample_point(samples, s, 1 + SPOT, _STEADY))
+        weight = weight_of(SPOT, way)
+        share = spot_share(lamps, shot, way)
+        total += weight
+        sum += weight * share
+        low = wp.min(low, share)
+        high = wp.max(high, share)
+    return wp.vec2(sum / total, high - low)
+
+
+@wp.func
+def place_in_tile(i: int, j: int) -> int:
+    """The number of a grid's pixel in its tile, such that close ones have close numbers."""
+    return (j & 1) | ((i & 1) << 1) | ((j & 2) << 1) | ((i & 2) << 2)
+
+
+@wp.kernel(enable_backward=False)
+def look_at_ground_kernel(
+    body: Body,
+    lamps: Lamps,
+    view: View,
+    samples: Samples,
+    shots: wp.array(dtype=Shot),
+    count: int,
+    most: int,
+    seed: wp.uint32,
+    out: wp.array(dtype=wp.vec4, ndim=3),
+    unsure: wp.array(dtype=wp.int8, ndim=3),
+):
+    """The shares that the ground sees of the three lights, and of the spot's cone: (B, n, n).
+
+    Args:
+        count, most: the samples here, and those of a pixel that is looked at again.
+        out: sun, area light, spotlight, and the spotlight's mean intensity.
+        unsure: a bit for each of the four where samples differ.
+    """
+    b, i, j = wp.tid()
+    shot = shots[b]
+    own = integrand.mix_bits(seed)
+    share = wp.vec4(1.0)
+    bits = 0
+    first = place_in_tile(i, j) * most
+    for light in range(3):
+        if may_be_shaded(light, lamps, shot, view, i, j):
+            seen = seen_share(light, body, lamps, shot, view, samples, i, j, first, count, own)
+            share[light] = seen[0]
+            if seen[1] > 0.0 and seen[1] < 0.99999:
+                bits |= 1 << light
+    cone = mean_spot_share(lamps, shot, view, samples, i, j, count)
+    share[3] = cone[0]
+    if cone[1] > 0.0:
+        bits |= 8
+    out[b, i, j] = share
+    unsure[b, i, j] = wp.int8(bits)
 
 
 @wp.kernel(enable_backward=False)
@@ -336,31 +552,134 @@ def ground_kernel(
     body: Body,
     lamps: Lamps,
     view: View,
-    table: wp.array(dtype=float),
+    samples: Samples,
     shots: wp.array(dtype=Shot),
-    samples: int,
+    unsure: wp.array(dtype=wp.int8, ndim=3),
+    most: int,
     seed: wp.uint32,
-    out: wp.array(dtype=wp.vec3, ndim=3),
+    shares: wp.array(dtype=wp.vec4, ndim=3),
 ):
-    """The ground on its grid, as if the object could not be seen: (B, n, n) of vec3."""
+    """Look again, with more samples, where the first look and its neighbours are unsure."""
+    b, i, j = wp.tid()
+    bits = 0
+    for di in range(-1, 2):
+        for dj in range(-1, 2):
+            row = wp.clamp(i + di, 0, view.side - 1)
+            column = wp.clamp(j + dj, 0, view.side - 1)
+            bits |= int(unsure[b, row, column])
+    if bits == 0:
+        return
+    shot = shots[b]
+    own = integrand.mix_bits(seed)
+    first = place_in_tile(i, j) * most
+    share = shares[b, i, j]
+    for light in range(3):
+        if (bits & (1 << light)) != 0:
+            share[light] = seen_share(
+                light, body, lamps, shot, view, samples, i, j, first, most, own
+            )[0]
+    if (bits & 8) != 0:
+        share[3] = mean_spot_share(lamps, shot, view, samples, i, j, 64)[0]
+    shares[b, i, j] = share
+
+
+@wp.kernel(enable_backward=False)
+def smooth_kernel(
+    shares: wp.array(dtype=wp.vec4, ndim=3), count: int, out: wp.array(dtype=wp.vec4, ndim=3)
+):
+    """Smooth what is seen of the lights by parabolas through 5 x 5 pixels (Savitzky-Golay).
+
+    No share changes by more than the noise that `count` samples leave in it: an edge of a
+    shadow that is too sharp for a parabola stays.
+    """
+    b, i, j = wp.tid()
+    total = wp.vec4(0.0)
+    mean = wp.vec4(0.0)
+    side = shares.shape[1]
+    for di in range(-2, 3):
+        for dj in range(-2, 3):
+            row = wp.clamp(i + di, 0, side - 1)
+            column = wp.clamp(j + dj, 0, side - 1)
+            weight = (17.0 - 5.0 * float(di * di)) * (17.0 - 5.0 * float(dj * dj)) / 1225.0
+            share = shares[b, row, column]
+            total += weight * share
+            mean += share / 25.0
+    found = shares[b, i, j]
+    for light in range(3):
+        spread = wp.sqrt(wp.max(mean[light] * (1.0 - mean[light]), 0.0))
+        points = float(count)
+        if light == SPOT:  # only those in its cone count
+            points = wp.max(points * found[3], 1.0)
+        noise = 1.5 * spread * wp.pow(points, -0.75)
+        total[light] = wp.clamp(total[light], found[light] - noise, found[light] + noise)
+    total[3] = found[3]
+    out[b, i, j] = total
+
+
+@wp.kernel(enable_backward=False)
+def light_kernel(
+    lamps: Lamps,
+    view: View,
+    samples: Samples,
+    shots: wp.array(dtype=Shot),
+    light: int,
+    count: int,
+    out: wp.array(dtype=wp.vec4, ndim=3),
+):
+    """A light on the bare ground, on a coarse grid: the two terms of rubber, (B, n, n)."""
     b, i, j = wp.tid()
     shot = shots[b]
-    own = pixel_seed(seed, view.side, i, j, 0)
-    eye = wp.vec3(view.camera, 0.0, view.camera)
-    total = wp.vec3(0.0)
-    for s in range(samples):
-        d = sample_ray(view, table, i, j, s, own)
-        if d[2] < -1.0e-4:
-            point = Point()
-            point.p = eye + d * ((shot.ground - view.camera) / d[2])
-            point.p = wp.vec3(point.p[0], point.p[1], shot.ground)
-            point.n = wp.vec3(0.0, 0.0, 1.0)
-            point.face = point.n
-            point.v = -wp.normalize(d)
-            point.color = shot.ground_color
-            point.material = RUBBER
-            total += lit(body, lamps, shot, point, s, own)
-    out[b, i, j] = total / float(samples)
+    p = ground_point(view, shot, float(i) + 0.5, float(j) + 0.5)
+    v = wp.normalize(wp.vec3(view.camera, 0.0, view.camera) - p)
+    total = wp.vec2(0.0)
+    for s in range(count):
+        u = sample_point(samples, s, 1 + light, _STEADY)
+        way = sun_light(lamps, u)
+        strength = lamps.sun
+        if light == AREA:
+            way = area_light(lamps, p, u)
+            strength = area_strength(lamps, way)
+        if light == SPOT:
+            way = spot_light(lamps, shot, p, u)
+            strength = lamps.spot / (4.0 * integrand.PI) / wp.dot(way, way)
+        total += strength * integrand.rubber_terms(wp.vec3(0.0, 0.0, 1.0), v, wp.normalize(way))
+    out[b, i, j] = wp.vec4(total[0], total[1], 0.0, 0.0) / float(count)
+
+
+@wp.kernel(enable_backward=False)
+def compose_ground_kernel(
+    shots: wp.array(dtype=Shot),
+    first: wp.array(dtype=int),
+    weights: wp.array(dtype=float, ndim=2),
+    rows: wp.array(dtype=wp.vec4, ndim=3),
+    spot_first: wp.array(dtype=int),
+    spot_weights: wp.array(dtype=float, ndim=2),
+    spot_rows: wp.array(dtype=wp.vec4, ndim=3),
+    fixed: wp.array(dtype=wp.vec4, ndim=2),
+    out: wp.array(dtype=wp.vec3, ndim=3),
+):
+    """The ground's light at full resolution, as if the object could not be seen: (B, H, W).
+
+    Args:
+        rows: the shares that are seen, (B, H, n): columns are brought up here.
+        spot_rows: the two terms of the spotlight, (B, H, m), likewise.
+        fixed: the two terms of the sun and of the area light, (H, W).
+    """
+    b, i, j = wp.tid()
+    share = wp.vec4(0.0)
+    for k in range(weights.shape[1]):
+        share += weights[j, k] * rows[b, i, first[j] + k]
+    spot = wp.vec4(0.0)
+    for k in range(spot_weights.shape[1]):
+        spot += spot_weights[j, k] * spot_rows[b, i, spot_first[j] + k]
+    for light in range(4):
+        share[light] = wp.clamp(share[light], 0.0, 1.0)
+    shot = shots[b]
+    base = fixed[i, j]
+    still = wp.vec3(1.0) * (share[0] * base[1] + share[1] * base[3])
+    still += (share[0] * base[0] + share[1] * base[2]) * shot.ground_color
+    bright = spot[0] * shot.ground_color + wp.vec3(1.0) * spot[1]
+    out[b, i, j] = still + share[2] * share[3] * wp.cw_mul(shot.spot_color, bright)
 
 
 @wp.func
@@ -369,30 +688,105 @@ def first_hit(body: Body, shot: Shot, eye: wp.vec3, d: wp.vec3) -> wp.MeshQueryR
     reach = float(1.0e4)
     if d[2] < -1.0e-4:
         reach = (shot.ground - eye[2]) / d[2]
-    direction = (wp.transpose(shot.rotation) * d) / shot.scale
-    return wp.mesh_query_ray(body.mesh, to_object(shot, eye), direction, reach)
+    return wp.mesh_query_ray(body.mesh, to_object(shot, eye), shot.inverse * d, reach)
+
+
+@wp.func
+def near_object(view: View, shot: Shot, i: int, j: int) -> bool:
+    """Whether a ray of a pixel may meet the object's sphere."""
+    d = camera_ray(view, float(i) + 0.5, float(j) + 0.5)
+    c = shot.centre - wp.vec3(view.camera, 0.0, view.camera)
+    t = wp.dot(c, d) / wp.dot(d, d)
+    # Two pixels' width: the filter reaches 1.5 out, and the neighbours look here.
+    margin = 4.0 * view.width * view.zoom / float(view.side) * (wp.abs(t) + shot.radius)
+    return wp.length(c - t * d) <= shot.radius + margin
+
+
+@wp.func
+def object_sample(
+    body: Body,
+    lamps: Lamps,
+    view: View,
+    samples: Samples,
+    normals: wp.array(dtype=wp.vec3),
+    shot: Shot,
+    i: int,
+    j: int,
+    index: int,
+    own: wp.uint32,
+) -> wp.vec4:
+    """One sample of a pixel: the object's light, and whether it is met."""
+    eye = wp.vec3(view.camera, 0.0, view.camera)
+    d = sample_ray(view, samples, i, j, index, own)
+    hit = first_hit(body, shot, eye, d)
+    if not hit.result:
+        return wp.vec4(0.0)
+    point = Point()
+    point.p = eye + d * hit.t
+    point.v = -wp.normalize(d)
+    k = hit.face * 3
+    n = hit.u * normals[k] + hit.v * normals[k + 1] + (1.0 - hit.u - hit.v) * normals[k + 2]
+    point.n = wp.normalize(shot.rotation * n)
+    point.face = wp.normalize(shot.rotation * hit.normal)
+    if wp.dot(point.face, point.v) < 0.0:
+        point.face = -point.face
+        point.n = -point.n
+    local = to_object(shot, point.p) - body.centre
+    point.tangent = shot.rotation * wp.vec3(
+        -local[1] / body.sides[1], local[0] / body.sides[0], 0.0
+    )
+    point.color = shot.object_color
+    point.material = body.material
+    light = lit(body, lamps, shot, point, samples, index, own)
+    return wp.vec4(light[0], light[1], light[2], 1.0)
 
 
 @wp.kernel(enable_backward=False)
-def scout_kernel(
+def look_at_object_kernel(
     body: Body,
+    lamps: Lamps,
     view: View,
-    table: wp.array(dtype=float),
+    samples: Samples,
+    normals: wp.array(dtype=wp.vec3),
     shots: wp.array(dtype=Shot),
+    ground: wp.array(dtype=wp.vec3, ndim=3),
+    count: int,
     seed: wp.uint32,
-    out: wp.array(dtype=wp.int8, ndim=3),
+    out: wp.array(dtype=wp.vec4, ndim=3),
+    spread: wp.array(dtype=float, ndim=3),
+    counts: wp.array(dtype=int, ndim=3),
 ):
-    """The number of the first samples of a pixel that meet the object: (B, H, W) of int8."""
+    """The object's light and how often it is met, sums over the first samples: (B, H, W).
+
+    Args:
+        ground: the ground's light, which is behind the object.
+        spread: the variance of the samples, over the ground, in roots of light.
+        counts: the number of samples; 0 where the object cannot be.
+    """
     b, i, j = wp.tid()
     shot = shots[b]
+    if not near_object(view, shot, i, j):
+        out[b, i, j] = wp.vec4(0.0)
+        spread[b, i, j] = 0.0
+        counts[b, i, j] = 0
+        return
     own = pixel_seed(seed, view.side, i, j, 1)
-    eye = wp.vec3(view.camera, 0.0, view.camera)
-    hits = 0
-    for s in range(SCOUTS):
-        d = sample_ray(view, table, i, j, s, own)
-        if first_hit(body, shot, eye, d).result:
-            hits += 1
-    out[b, i, j] = wp.int8(hits)
+    behind = ground[b, i, j]
+    total = wp.vec4(0.0)
+    once = wp.vec3(0.0)
+    twice = wp.vec3(0.0)
+    for s in range(count):
+        x = object_sample(body, lamps, view, samples, normals, shot, i, j, s, own)
+        total += x
+        for c in range(3):
+            light = wp.clamp(x[c] + (1.0 - x[3]) * behind[c], 0.0, 1.0)
+            once[c] = once[c] + wp.sqrt(light)
+            twice[c] = twice[c] + light
+    n = float(count)
+    variance = (twice - wp.cw_mul(once, once) / n) / (n - 1.0)
+    out[b, i, j] = total
+    spread[b, i, j] = wp.max(wp.max(variance), 0.0)
+    counts[b, i, j] = count
 
 
 @wp.kernel(enable_backward=False)
@@ -400,94 +794,68 @@ def object_kernel(
     body: Body,
     lamps: Lamps,
     view: View,
-    table: wp.array(dtype=float),
+    samples: Samples,
     normals: wp.array(dtype=wp.vec3),
     shots: wp.array(dtype=Shot),
-    scouted: wp.array(dtype=wp.int8, ndim=3),
-    inside: int,
-    edge: int,
+    spread: wp.array(dtype=float, ndim=3),
+    most: int,
+    tolerance: float,
     seed: wp.uint32,
-    out: wp.array(dtype=wp.vec4, ndim=3),
+    layer: wp.array(dtype=wp.vec4, ndim=3),
+    counts: wp.array(dtype=int, ndim=3),
 ):
-    """The object: light and covered share of every pixel, (B, H, W) of vec4."""
+    """More samples where the first ones differ; sums become means: (B, H, W).
+
+    Args:
+        most: the most samples of a pixel.
+        tolerance: the error that is aimed at, in roots of light.
+    """
     b, i, j = wp.tid()
-    most = 0
-    least = int(SCOUTS)
+    count = counts[b, i, j]
+    if count == 0:
+        return
+    variance = float(0.0)
     for di in range(-1, 2):
         for dj in range(-1, 2):
             row = wp.clamp(i + di, 0, view.side - 1)
             column = wp.clamp(j + dj, 0, view.side - 1)
-            hits = int(scouted[b, row, column])
-            most = wp.max(most, hits)
-            least = wp.min(least, hits)
-    if most == 0:
-        out[b, i, j] = wp.vec4(0.0)
-        return
-    samples = inside
-    if least < SCOUTS:
-        samples = edge
-    shot = shots[b]
-    samples *= shot.effort
-    own = pixel_seed(seed, view.side, i, j, 1)
-    eye = wp.vec3(view.camera, 0.0, view.camera)
-    total = wp.vec3(0.0)
-    covered = float(0.0)
-    for s in range(samples):
-        d = sample_ray(view, table, i, j, s, own)
-        hit = first_hit(body, shot, eye, d)
-        if hit.result:
-            covered += 1.0
-            point = Point()
-            point.p = eye + d * hit.t
-            point.v = -wp.normalize(d)
-            k = hit.face * 3
-            n = hit.u * normals[k] + hit.v * normals[k + 1] + (1.0 - hit.u - hit.v) * normals[k + 2]
-            point.n = wp.normalize(shot.rotation * n)
-            point.face = wp.normalize(shot.rotation * hit.normal)
-            if wp.dot(point.face, point.v) < 0.0:
-                point.face = -point.face
-                point.n = -point.n
-            local = to_object(shot, point.p) - body.centre
-            point.tangent = shot.rotation * wp.vec3(
-                -local[1] / body.sides[1], local[0] / body.sides[0], 0.0
-            )
-            point.color = shot.object_color
-            point.material = body.material
-            total += lit(body, lamps, shot, point, s, own)
-    scale = 1.0 / float(samples)
-    out[b, i, j] = wp.vec4(total[0] * scale, total[1] * scale, total[2] * scale, covered * scale)
+            variance = wp.max(variance, spread[b, row, column])
+    # The error of n points of such a sequence falls about as n^-3/4.
+    enough = wp.pow(variance / (tolerance * tolerance), 2.0 / 3.0)
+    n = int(count)
+    while n < most and float(n) < enough:
+        n *= 2
+    total = layer[b, i, j]
+    if n > count:
+        shot = shots[b]
+        own = pixel_seed(seed, view.side, i, j, 1)
+        for s in range(count, n):
+            total += object_sample(body, lamps, view, samples, normals, shot, i, j, s, own)
+        counts[b, i, j] = n
+    layer[b, i, j] = total / float(n)
 
 
 @wp.kernel(enable_backward=False)
 def rows_kernel(
     first: wp.array(dtype=int),
     weights: wp.array(dtype=float, ndim=2),
-    grid: wp.array(dtype=wp.vec3, ndim=3),
-    out: wp.array(dtype=wp.vec3, ndim=3),
+    grid: wp.array(dtype=wp.vec4, ndim=3),
+    out: wp.array(dtype=wp.vec4, ndim=3),
 ):
-    """Rows of the image from rows of the ground's grid: (B, H, n) of vec3."""
+    """Rows of the image from rows of a grid: (B, H, n) of vec4."""
     b, i, j = wp.tid()
-    total = wp.vec3(0.0)
+    total = wp.vec4(0.0)
     for k in range(weights.shape[1]):
         total += weights[i, k] * grid[b, first[i] + k, j]
     out[b, i, j] = total
 
 
 @wp.kernel(enable_backward=False)
-def compose_kernel(
-    first: wp.array(dtype=int),
-    weights: wp.array(dtype=float, ndim=2),
-    rows: wp.array(dtype=wp.vec3, ndim=3),
-    layer: wp.array(dtype=wp.vec4, ndim=3),
-    out: wp.array(dtype=wp.vec3, ndim=3),
-):
-    """The object over the ground, whose columns are brought up here: (B, H, W) of vec3."""
+def compose_kernel(layer: wp.array(dtype=wp.vec4, ndim=3), image: wp.array(dtype=wp.vec3, ndim=3)):
+    """The object over the ground, which `image` holds: (B, H, W) of vec3."""
     b, i, j = wp.tid()
-    ground = wp.vec3(0.0)
-    for k in range(weights.shape[1]):
-        ground += weights[j, k] * rows[b, i, first[j] + k]
     over = layer[b, i, j]
-    out[b, i, j] = wp.vec3(over[0], over[1], over[2]) + (1.0 - over[3]) * ground
+    image[b, i, j] = wp.vec3(over[0], over[1], over[2]) + (1.0 - over[3]) * image[b, i, j]
 
 
 @wp.kernel(enable_backward=False)

@@ -179,7 +179,8 @@ def test_disk_points_are_uniform():
 @wp.kernel
 def _points(pair: int, seed: wp.uint32, out: wp.array(dtype=wp.vec2)):
     i = wp.tid()
-    out[i] = integrand.sample_point(i, pair, seed)
+    bits = integrand.sample_bits(i, pair, seed)
+    out[i] = integrand.unit_square(bits[0], bits[1])
 
 
 def points_of(count, pair=0, seed=1):
@@ -407,7 +408,7 @@ def test_a_dataset_of_the_direct_engine(cli, tmp_path, small_dataset):
             assert np.array_equal(d.image(i), e.image(i))
             assert psnr(d.image(i), blender.image(i)) > 24
     engine = json.loads((tmp_path / "d/dataset.json").read_text())["settings"]["engine"]
-    assert (engine["name"], engine["method"], engine["edge"]) == ("direct", "integrated", 8)
+    assert (engine["name"], engine["method"], engine["edge"]) == ("direct", "integrated", 32)
     assert len(list_shards(tmp_path / "d")) == 4
 
 
