@@ -2,8 +2,9 @@
 
     python benchmarks/rays.py [--device cpu]
 
-Camera rays are counted exactly; of the shadow rays, the number that would be cast if no light
-were left out because it shines from behind a surface or not at all.
+Camera rays are counted exactly. Of the shadow rays, those of the object are the number that would be
+cast if no light were left out because it shines from behind a surface or not at all, and those of
+the ground's first look if no light were left out because the object is far from its way.
 """
 
 from __future__ import annotations
@@ -42,21 +43,23 @@ def main() -> None:
         launch(kernel, dim, inputs=inputs, outputs=outputs, **rest)
         wp.synchronize()
         seconds[kernel.key] += time.perf_counter() - start
-        if kernel.key == "scout_kernel":
-            camera[kernel.key] += 4 * int(np.prod(dim))
+        if kernel.key == "look_at_ground_kernel":
+            shadow[kernel.key] += 3 * quality.look * int(np.prod(dim))
         elif kernel.key == "ground_kernel":
-            shadow[kernel.key] += 3 * quality.ground * int(np.prod(dim))
+            bits = np.pad(inputs[5].numpy(), ((0, 0), (1, 1), (1, 1)), mode="edge")
+            around = np.lib.stride_tricks.sliding_window_view(bits, (3, 3), axis=(1, 2))
+            again = np.bitwise_or.reduce(around, axis=(-1, -2))
+            lights = sum(int((again >> light & 1).sum()) for light in range(3))
+            shadow[kernel.key] += quality.ground * lights
+        elif kernel.key == "look_at_object_kernel":
+            layer, _, counts = outputs
+            camera[kernel.key] += int(counts.numpy().sum())
+            shadow[kernel.key] += 3 * int(layer.numpy()[..., 3].sum())
         elif kernel.key == "object_kernel":
-            hits = np.pad(inputs[6].numpy(), ((0, 0), (1, 1), (1, 1)), mode="edge")
-            around = np.lib.stride_tricks.sliding_window_view(hits, (3, 3), axis=(1, 2))
-            most, least = around.max((-1, -2)), around.min((-1, -2))
-            effort = np.array([shot["effort"] for shot in inputs[5].numpy()])[:, None, None]
-            rays = effort * np.where(
-                most == 0, 0, np.where(least == 4, quality.inside, quality.edge)
-            )
-            camera[kernel.key] += int(rays.sum())
-            covered = outputs[0].numpy()[..., 3]
-            shadow[kernel.key] += round(3 * float((rays * covered).sum()))
+            layer, counts = (each.numpy() for each in outputs)
+            more = np.maximum(counts - quality.inside, 0)
+            camera[kernel.key] += int(more.sum())
+            shadow[kernel.key] += round(3 * float((more * layer[..., 3]).sum()))
 
     wp.launch = timed
     engine.render_batch(latents)

@@ -56,6 +56,8 @@ GPU_BACKENDS = {
     "oneapi": "ONEAPI",
     "metal": "METAL",
 }
+#: What stands between the versions of Blender and of Warp.
+JOINT = ", Warp "
 LIGHTS = ("sun", "area", "spot")
 _BASE_SAMPLES = 32  # of the ground under sun and area light without a shadow, rendered once
 
@@ -118,6 +120,17 @@ def quiet_blender() -> Iterator[None]:
 def blender_version() -> str:
     """The version of Blender, such as 4.5.15."""
     return ".".join(str(part) for part in import_bpy().app.version)
+
+
+def engine_version() -> str:
+    """The versions that decide the pixels, such as 4.5.15, Warp 1.19.0.
+
+    Raises:
+        MissingExtraError: Blender or Warp is not installed.
+    """
+    from threedident.render.direct.engine import warp_version
+
+    return f"{blender_version()}{JOINT}{warp_version()}"
 
 
 def available_devices() -> dict[str, int]:

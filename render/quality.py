@@ -8,7 +8,10 @@ from threedident import defaults
 from threedident.errors import UsageError
 
 #: Raised whenever a change here or in an engine changes its pixels, so that no dataset mixes them.
-RECIPES = {"cycles": 2, "direct": 2}
+RECIPES = {
+    "cycles": {"draft": 2, "standard": 2, "reference": 1},
+    "direct": {"draft": 2, "standard": 2, "reference": 2},
+}
 
 #: What the direct engine can render: its rays end at the object.
 DIRECT_MATERIALS = ("rubber", "metal")
@@ -84,7 +87,7 @@ Quality = Whole | Layered | Integrated
 
 _DIRECT = {
     "draft": Integrated(inside=2, edge=32, tolerance=16.0, look=4, ground=8, coarseness=3),
-    "standard": Integrated(inside=4, edge=128, tolerance=5.0, look=4, ground=64, coarseness=2),
+    "standard": Integrated(inside=4, edge=128, tolerance=4.5, look=4, ground=64, coarseness=2),
     "reference": Integrated(inside=16, edge=512, tolerance=1.5, look=16, ground=256, coarseness=2),
 }
 

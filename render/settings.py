@@ -9,9 +9,9 @@ from typing import Any
 from threedident import defaults
 from threedident.errors import UsageError
 from threedident.presets import Preset
-from threedident.render.blender import GPU_BACKENDS
+from threedident.render.blender import GPU_BACKENDS, JOINT
 from threedident.render.executors.processes import call_in_process
-from threedident.render.quality import RECIPES, check_material, get_quality
+from threedident.render.quality import RECIPES, Whole, check_material, get_quality
 
 DEVICES = ("auto", "cpu", "cuda", "optix", "hip", "metal", "oneapi")
 MIN_RESOLUTION, MAX_RESOLUTION = 8, 4096
@@ -27,7 +27,8 @@ class EngineSettings:
         quality: the quality level: draft, standard or reference.
         device: the kind of device that renders, resolved (not "auto").
         engine: the engine's name.
-        version: the engine's version, such as 4.5.15; empty where it is not known yet.
+        version: the engine's version, such as "1.19.0", or "4.5.15, Warp 1.19.0" for Cycles;
+            empty where it is not known yet.
     """
 
     preset: Preset
@@ -61,12 +62,13 @@ class EngineSettings:
     def as_dict(self) -> dict[str, Any]:
         """The engine's part of `dataset.json`, samples spelled out."""
         quality = get_quality(self.quality, self.engine)
+        uses_direct = not isinstance(quality, Whole)
         return {
             "name": self.engine,
-            "version": self.version,
+            "version": self.version if uses_direct else self.version.split(JOINT)[0],
             "device": self.device,
             "quality": self.quality,
-            "recipe": RECIPES[self.engine],
+            "recipe": RECIPES[self.engine][self.quality],
             "method": type(quality).__name__.lower(),
             **dataclasses.asdict(quality),
         }
@@ -94,7 +96,7 @@ def probe_here(engine: str) -> Probe:
 
     from threedident.render import blender
 
-    return Probe(blender.blender_version(), blender.available_devices())
+    return Probe(blender.engine_version(), blender.available_devices())
 
 
 def probe(engine: str = defaults.ENGINE) -> Probe:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 import numpy as np
 import pytest
 from helpers.converged_renders import scene, wholes
-from helpers.references import references
+from helpers.references import fidelity, references
 from PIL import Image
 
 from threedident.errors import UsageError
@@ -31,21 +32,44 @@ def render_all(latents, preset=PRESET, quality="standard", **options) -> list[np
         return [engine.render(row) for row in latents]
 
 
-def quality_of(folder: str, quality: str) -> list[float]:
+@pytest.mark.parametrize("folder", ["converged", "hard", "published"])
+def test_standard_is_close_to_converged_renders_at_its_worst_pixels_too(folder):
     raw, images = references(folder)
-    found = render_all(PRESET.to_scene(raw), quality=quality)
-    return [psnr(image, reference) for image, reference in zip(found, images, strict=True)]
-
-
-@pytest.mark.parametrize("folder", ["converged", "published"])
-def test_standard_keeps_45_db_on_average_and_41_at_worst(folder):
-    found = quality_of(folder, "standard")
-    assert np.mean(found) > 45
-    assert min(found) > 41
+    found = render_all(PRESET.to_scene(raw), quality="standard")
+    ratios, tails, off = fidelity(found, images)
+    assert ratios.mean() > 50
+    assert ratios.min() > 46
+    assert tails.mean() < 12
+    assert tails.max() < 16
+    assert off.max() < 0.006
 
 
 def test_draft_shows_the_same_scene():
-    assert min(quality_of("published", "draft")) > 35
+    raw, images = references("published")
+    ratios, _, _ = fidelity(render_all(PRESET.to_scene(raw), quality="draft"), images)
+    assert ratios.min() > 40
+
+
+@pytest.mark.parametrize("material", ["rubber", "metal"])
+def test_what_both_engines_share_fits_to_what_blender_makes(material):
+    # No seam: pixels by Blender beside those by the other engine's code are of one image.
+    preset, raw = scene("teapot", material)
+    level = get_quality("standard")
+    assert isinstance(level, Layered)
+    latents = preset.to_scene(raw)
+    blender = Layered((64, 64, 256), (64, 64, 64), coarseness=1)
+    shared = render_all(latents, preset, level, resolution=48)
+    alone = render_all(latents, preset, blender, resolution=48)
+    assert min(psnr(a, b) for a, b in zip(shared, alone, strict=True)) > 36
+
+
+def test_crystal_is_blenders_alone():
+    preset, raw = scene("teapot", "crystal")
+    latents = preset.to_scene(raw)[:1]
+    level = get_quality("standard")
+    alone = dataclasses.replace(level, direct=None)
+    (one,), (other,) = (render_all(latents, preset, q, resolution=48) for q in (level, alone))
+    assert np.array_equal(one, other)
 
 
 def test_reference_keeps_50_db():
@@ -177,4 +201,4 @@ def test_an_engine_with_settings_that_do_not_fit():
 def test_a_process_that_is_started_beside_blender_finds_it_too():
     # Blender puts folders of its own on this process's path, which the other one inherits.
     here = blender_version()
-    assert probe("cycles").version == here
+    assert probe("cycles").version.startswith(f"{here}, Warp 1.")

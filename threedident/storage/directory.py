@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,7 @@ class DatasetDir:
                 unequal.append((key, getattr(self.manifest, key), value))
         if not unequal:
             return
+        self._refuse_recipe(unequal)
         lines = [f"  {name}: the dataset has {a!r}, this command {b!r}" for name, a, b in unequal]
         hint = how = ""
         if self.manifest.preset is not None:
@@ -204,6 +205,20 @@ class DatasetDir:
             + "\n".join(lines)
             + f"\nIt was made by: {self.manifest.command}\n"
             + f"Give the same settings to continue it{how}, or another --out{hint}"
+        )
+
+    def _refuse_recipe(self, unequal: Sequence[tuple[str, Any, Any]]) -> None:
+        """Raise a DatasetError where another version of the toolkit made other pixels."""
+        recipes = {name: (here, now) for name, here, now in unequal}.get("engine.recipe")
+        if recipes is None:
+            return
+        engine = self.manifest.engine
+        raise DatasetError(
+            f"{self.root} was begun by version {self.manifest.toolkit} of this toolkit. Since "
+            f"then the pixels of engine {engine['name']}, quality {engine['quality']}, have "
+            f"changed (recipe {recipes[0]}, now {recipes[1]}), and a dataset does not mix them. "
+            "It can be read as before. To add images, use that version of the toolkit, or render "
+            "all of it anew into another --out"
         )
 
     def given_latents(self) -> Float32 | None:

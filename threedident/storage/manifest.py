@@ -275,13 +275,16 @@ def without_consequences(unequal: list[tuple[str, Any, Any]]) -> list[tuple[str,
     """
     changed = {name for name, _, _ in unequal}
     follows: tuple[str, ...] = ()
-    if changed & {"engine.name", "engine.quality"}:
+    if changed & {"engine.name", "engine.quality", "engine.recipe"}:
         follows += ("engine.",)  # samples, and of another engine also version and recipe
     if "latents.source" in changed:
         follows += ("latents.", "seed", "split")
     kept = {"engine.name", "engine.quality", "engine.device", "latents.source"}
     if "engine.name" not in changed:
-        kept |= {"engine.version", "engine.recipe"}
+        if not changed & {"engine.quality", "engine.recipe"}:
+            kept.add("engine.version")
+        if "engine.quality" not in changed:
+            kept.add("engine.recipe")
     return [
         (name, left, right)
         for name, left, right in unequal
