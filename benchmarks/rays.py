@@ -2,9 +2,9 @@
 
     python benchmarks/rays.py [--device cpu]
 
-Camera rays are counted exactly. Of the shadow rays, those of the object are the number that would be
-cast if no light were left out because it shines from behind a surface or not at all, and those of
-the ground's first look if no light were left out because the object is far from its way.
+Camera rays are counted exactly. Of the shadow rays, those of the object are the number that would
+be cast if no light were left out because it shines from behind a surface or not at all, and those
+of the ground's first look if no light were left out because the object is far from its way.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def measure(engine_name: str, quality: str, scenes: range) -> dict[str, Any]:
 
 def cases(short: bool) -> Iterator[Any]:
     """Rendering at 224 x 224 on one thread: processor time against fidelity (PSNR against the
-    converged renders of tests/data/converged and tests/data/hard). The published settings (`cycles`, `reference`)
+    converged renders of tests/data). The published settings (`cycles`, `reference`)
     render one of its scenes a round, all others all of them.
     """
     # In short mode a quick level stands in for the published settings, which take 33 s an image.

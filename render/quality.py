@@ -104,7 +104,7 @@ QUALITIES: dict[str, dict[str, Quality]] = {
         ),
         "reference": Whole(samples=512),
     },
-    "direct": _DIRECT,
+    "direct": {**_DIRECT},
 }
 
 
