@@ -40,13 +40,13 @@ class Camera:
 
         The image spans [0, resolution] in both; a point at depth <= 0 is behind the camera.
         """
-        forward, right, up = self.axes
         offset = np.asarray(points, float) - np.array(self.location)
-        depth = offset @ forward
+        # Not by BLAS: its second thread goes on spinning, on a processor that could render.
+        depth, across, upwards = (np.einsum("ij,j->i", offset, axis) for axis in self.axes)
         zoom = 2 * self.focal_length / self.sensor_width
         with np.errstate(divide="ignore", invalid="ignore"):
-            column = (1 + zoom * (offset @ right) / depth) * resolution / 2
-            row = (1 - zoom * (offset @ up) / depth) * resolution / 2
+            column = (1 + zoom * across / depth) * resolution / 2
+            row = (1 - zoom * upwards / depth) * resolution / 2
         return column, row, depth
 
     def misses(self, points: Array) -> bool:
