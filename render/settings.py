@@ -54,9 +54,18 @@ class EngineSettings:
     def preferred_batch(self) -> int:
         """The images that a render process is handed at once.
 
-        A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
+        A GPU that integrates many images in a launch wants many; else a few hide the hand-over,
+        or more of small ones, which are made in no time.
         """
-        return 512 if self.engine == "direct" and self.device != "cpu" else 8
+        if self.engine != "direct":
+            return 8
+        return max(8, min(64, 2**16 // self.resolution**2)) if self.device == "cpu" else 512
+
+    @property
+    def images_per_worker(self) -> int:
+        """The images after which a render process is replaced, unless the user says otherwise."""
+        direct = self.engine == "direct"
+        return defaults.IMAGES_PER_DIRECT_WORKER if direct else defaults.IMAGES_PER_WORKER
 
     def as_dict(self) -> dict[str, Any]:
         """The engine's part of `dataset.json`, samples spelled out."""
