@@ -42,6 +42,7 @@ WANTED = "wanted.json"
 GIVEN_LATENTS = "given_raw_latents"
 LOGS = "logs"
 _MOST_WANTED = 10**9  # images
+_PACKAGES = {"cycles": "bpy", "direct": "warp-lang"}  # whose version an engine's is
 
 Float32 = npt.NDArray[np.float32]
 
@@ -197,13 +198,20 @@ class DatasetDir:
         hint = how = ""
         if self.manifest.preset is not None:
             how = f" (`3dident render --extend {shlex.quote(str(self.root))}` takes them from it)"
-        if [name for name, _, _ in unequal] == ["engine.device"]:
+        names = [name for name, _, _ in unequal]
+        if names == ["engine.device"]:
             hint = " (--any-device continues it all the same, and records it in each shard)"
+        cure = f"Give the same settings to continue it{how}, or another --out{hint}"
+        package = _PACKAGES.get(self.manifest.engine["name"])
+        if names == ["engine.version"] and package:
+            cure = (
+                "Pixels depend on the engine's version. To continue it install that one "
+                f"(pip install '{package}=={unequal[0][1]}'), or give another --out"
+            )
         raise DatasetError(
             f"{self.root} was made with other settings:\n"
             + "\n".join(lines)
-            + f"\nIt was made by: {self.manifest.command}\n"
-            + f"Give the same settings to continue it{how}, or another --out{hint}"
+            + f"\nIt was made by: {self.manifest.command}\n{cure}"
         )
 
     def given_latents(self) -> Float32 | None:
