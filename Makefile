@@ -63,7 +63,7 @@ bench: $(VENV)/ready
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
-		{ echo "Python 3.11 is needed (bpy 4.5 has no other wheels): make PYTHON=/path/to/python3.11"; exit 2; }
+		{ echo "Python 3.11 is needed (bpy has no other wheels): make PYTHON=/path/to/python3.11"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,docs,dev]'
 	@$(BIN)/python -c 'import bpy' 2> /dev/null || { \

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 
-from threedident.defaults import IMAGES_PER_WORKER
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.progress import format_seconds
@@ -60,7 +59,7 @@ class Paper:
         return f"rendering; after it {worst}" if others[worst] < self.rendering else worst
 
 
-def on_paper(measured: Measured, images: int, size: int, cores: int) -> Paper:
+def on_paper(measured: Measured, images: int, size: int, cores: int, per_worker: int) -> Paper:
     random = np.random.default_rng(0)
     shards = math.ceil(images / size)
     work = [
@@ -73,7 +72,7 @@ def on_paper(measured: Measured, images: int, size: int, cores: int) -> Paper:
     queue = [(at, worker) for worker, at in enumerate(free)]
     for index, seconds in enumerate(work):
         at, worker = heapq.heappop(queue)
-        if since[worker] >= IMAGES_PER_WORKER:  # it is replaced by a fresh one
+        if since[worker] >= per_worker:  # it is replaced by a fresh one
             at, since[worker], starts = at + measured.start, 0, starts + 1
         since[worker] += min(size, images - index * size)
         heapq.heappush(queue, (at + seconds + measured.write, worker))
@@ -100,11 +99,13 @@ def main() -> None:
     size = default_shard_size(arguments.resolution)
     raw = sample_raw_latents(range(1024), seed=0, split="train")
     measurements: dict[str, dict[int, Measured]] = {}
+    lasting: dict[str, int] = {}  # the images that a worker makes, by engine
     for name in arguments.engines.split(","):
         engine = EngineSettings(
             *(load_preset("3dident"), arguments.resolution, arguments.quality, "cpu", name),
             probe(name).version,
         )
+        lasting[name] = engine.images_per_worker
         measurements[name] = {
             workers: measure(
                 *(engine, raw, JobOptions(workers, timeout=default_timeout(arguments.resolution))),
@@ -159,7 +160,7 @@ def main() -> None:
     computed = []
     for name, by_workers in measurements.items():
         for cores in CORES:
-            paper = on_paper(by_workers[2], arguments.images, size, cores)
+            paper = on_paper(by_workers[2], arguments.images, size, cores, lasting[name])
             computed.append({"engine": name, **dataclasses.asdict(paper), "bound": paper.bound})
             print(
                 f"| {name} | {cores} | {format_seconds(paper.seconds)} | {paper.rendering:.1%} "

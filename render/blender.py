@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.defaults import RESOLUTION
+from threedident.defaults import RESOLUTION, VERSION_JOINT
 from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.render.color import to_uint8
 from threedident.render.image_regions import (
@@ -56,8 +56,6 @@ GPU_BACKENDS = {
     "oneapi": "ONEAPI",
     "metal": "METAL",
 }
-#: What stands between the versions of Blender and of Warp.
-JOINT = ", Warp "
 LIGHTS = ("sun", "area", "spot")
 _BASE_SAMPLES = 32  # of the ground under sun and area light without a shadow, rendered once
 
@@ -130,7 +128,7 @@ def engine_version() -> str:
     """
     from threedident.render.direct.engine import warp_version
 
-    return f"{blender_version()}{JOINT}{warp_version()}"
+    return f"{blender_version()}{VERSION_JOINT}{warp_version()}"
 
 
 def available_devices() -> dict[str, int]:

@@ -112,7 +112,8 @@ def render_dataset(
         part: the pair (I, K): only every K-th shard from the I-th on is rendered, as one member
             of a job array.
         timeout: the seconds after which an image counts as hung. None: 600, more above 224 pixels.
-        images_per_worker: the images after which a render process is replaced. None: 1000.
+        images_per_worker: the images after which a render process is replaced. None: 1000, of the
+            direct engine 20,000.
         shard_size: the images in a file. None: the dataset's, or 100, fewer of large images.
         compression: the compression of the images: none or gzip. None: the dataset's, or none.
         executor: the place to render: local (processes of this machine), ray (a Ray cluster), or

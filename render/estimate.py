@@ -41,7 +41,8 @@ class Measured:
     Attributes:
         workers: the number of processes that rendered at the same time.
         start: the seconds until a worker has its first image, less what a later one takes.
-        seconds: the seconds of every later image, in its process.
+        seconds: the seconds of every later image, in its process; images that are made at once
+            share their time evenly.
         write: the seconds to write one shard, checksums and statistics included.
         shard_bytes: the size of that shard.
     """
@@ -54,7 +55,7 @@ class Measured:
 
     def mean(self) -> tuple[float, float, float]:
         """The seconds an image takes on average, and a 95 % interval of that (Student's t)."""
-        count = len(self.seconds)
+        count = max(len(np.unique(self.seconds)), 2)  # images made at once are one measurement
         mean = float(self.seconds.mean())
         error = float(self.seconds.std(ddof=1)) / math.sqrt(count)
         half = _student(count - 1) * error

@@ -243,21 +243,16 @@ def _weld(patches: Array) -> tuple[Array, list[Array]]:
     quads = np.stack(
         [grid[:, :-1, :-1], grid[:, :-1, 1:], grid[:, 1:, 1:], grid[:, 1:, :-1]], axis=-1
     ).reshape(-1, 4)
-    faces = []
-    for quad in quads:
-        kept = quad[quad != np.roll(quad, 1)]
-        faces.append(kept)
-    return vertices, faces
+    kept = quads != np.roll(quads, 1, axis=1)
+    return vertices, [quad[mask] for quad, mask in zip(quads, kept, strict=True)]
 
 
 def _facing_outward(vertices: Array, faces: list[Array]) -> list[Array]:
     """Wind the faces of a consistently wound component so that they enclose a volume > 0."""
     centred = vertices - vertices.mean(0)
-    volume = 0.0
-    for face in faces:
-        a = centred[face[0]]
-        for k in range(1, len(face) - 1):
-            volume += float(a @ np.cross(centred[face[k]], centred[face[k + 1]]))
+    fans = [(face[0], *face[k : k + 2]) for face in faces for k in range(1, len(face) - 1)]
+    a, b, c = centred[np.array(fans).T]
+    volume = (a * np.cross(b, c)).sum()
     return faces if volume > 0 else [face[::-1] for face in faces]
 
 

@@ -237,21 +237,21 @@ class RenderRequest:
         if self.device == "auto" and (self.out / MANIFEST).exists():
             before = read_manifest(self.out).engine["device"]
             kind = before if before in available.devices else kind
-        return content.engine_settings(kind, available.version), self._options(
-            kind, available, content.resolution, executor
-        )
+        settings = content.engine_settings(kind, available.version)
+        return settings, self._options(settings, available, executor)
 
     def _options(
-        self, kind: str, available: Probe, resolution: int, executor: Executor
+        self, settings: EngineSettings, available: Probe, executor: Executor
     ) -> JobOptions:
+        kind = settings.device
         return JobOptions(
             workers=self.workers or executor.default_workers(kind, available, self.threads),
             threads=self.threads,
             devices=available.devices[kind],
             part=self.part[0],
             parts=self.part[1],
-            timeout=self.timeout or default_timeout(resolution),
-            images_per_worker=self.images_per_worker or defaults.IMAGES_PER_WORKER,
+            timeout=self.timeout or default_timeout(settings.resolution),
+            images_per_worker=self.images_per_worker or settings.images_per_worker,
         )
 
     def manifest(self, content: Content, settings: EngineSettings, command: str) -> Manifest:

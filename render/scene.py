@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -25,22 +26,27 @@ class Camera:
     focal_length: float = 35.0  # mm
     sensor_width: float = 50.0  # mm
 
+    @functools.cached_property
+    def axes(self) -> tuple[Array, Array, Array]:
+        """The directions in which the camera looks, and to the right and up in its image."""
+        location = np.array(self.location)
+        forward = -location / np.linalg.norm(location)
+        right = np.cross(forward, [0.0, 0.0, 1.0])
+        right /= np.linalg.norm(right)
+        return forward, right, np.cross(right, forward)
+
     def project(self, points: Array, resolution: int) -> tuple[Array, Array, Array]:
         """Project points (N, 3): column and row in pixels, and depth in m, (N,) each.
 
         The image spans [0, resolution] in both; a point at depth <= 0 is behind the camera.
         """
-        location = np.array(self.location)
-        forward = -location / np.linalg.norm(location)
-        right = np.cross(forward, [0.0, 0.0, 1.0])
-        right /= np.linalg.norm(right)
-        up = np.cross(right, forward)
-        offset = np.asarray(points, float) - location
-        depth = offset @ forward
+        offset = np.asarray(points, float) - np.array(self.location)
+        # Not by BLAS: its second thread goes on spinning, on a processor that could render.
+        depth, across, upwards = (np.einsum("ij,j->i", offset, axis) for axis in self.axes)
         zoom = 2 * self.focal_length / self.sensor_width
         with np.errstate(divide="ignore", invalid="ignore"):
-            column = (1 + zoom * (offset @ right) / depth) * resolution / 2
-            row = (1 - zoom * (offset @ up) / depth) * resolution / 2
+            column = (1 + zoom * across / depth) * resolution / 2
+            row = (1 - zoom * upwards / depth) * resolution / 2
         return column, row, depth
 
     def misses(self, points: Array) -> bool:
@@ -146,6 +152,8 @@ class SceneBuilder:
         self.mesh: Mesh = get_mesh(preset.shape)
         #: The largest bounding-box side of the scaled, unrotated object, m.
         self.size = preset.scale * self.mesh.extent
+        low, high = self.mesh.vertices.min(0), self.mesh.vertices.max(0)
+        self._box = np.where(np.indices((2, 2, 2)).reshape(3, -1).T, high, low)  # its corners
 
     def build(self, latents: Array) -> Scene:
         """Build the scene of one image's latents, (10,) scene values as stored (float32)."""
@@ -169,9 +177,19 @@ class SceneBuilder:
 
     def share_in_frame(self, latents: Array) -> Array:
         """The share of the object's vertices inside the frame, (N,), for latents (N, 10)."""
-        shares = np.empty(len(latents))
-        for i, row in enumerate(latents):
-            column, line, depth = CAMERA.project(self.build(row).place(self.mesh.vertices), 1)
-            inside = (depth > 0) & (column >= 0) & (column <= 1) & (line >= 0) & (line <= 1)
-            shares[i] = inside.mean()
+        scenes = [self.build(row) for row in latents]
+        corners = np.array([scene.place(self._box) for scene in scenes]).reshape(-1, 3)
+        # In most images all of the bounding box is inside, and so is all that it holds.
+        whole = _in_frame(corners, margin=1e-6).reshape(-1, len(self._box)).all(1)
+        shares = np.ones(len(scenes))
+        for i in np.flatnonzero(~whole):
+            shares[i] = _in_frame(scenes[i].place(self.mesh.vertices)).mean()
         return shares
+
+
+def _in_frame(points: Array, margin: float = 0.0) -> npt.NDArray[np.bool_]:
+    """Whether points (N, 3) are inside the frame, by a margin in sides of the image, (N,)."""
+    column, line, depth = CAMERA.project(points, 1)
+    least, most = margin, 1 - margin
+    inside = (column >= least) & (column <= most) & (line >= least) & (line <= most)
+    return inside & (depth > margin)

@@ -9,7 +9,7 @@ from typing import Any
 from threedident import defaults
 from threedident.errors import UsageError
 from threedident.presets import Preset
-from threedident.render.blender import GPU_BACKENDS, JOINT
+from threedident.render.blender import GPU_BACKENDS
 from threedident.render.executors.processes import call_in_process
 from threedident.render.quality import RECIPES, Whole, check_material, get_quality
 
@@ -55,9 +55,18 @@ class EngineSettings:
     def preferred_batch(self) -> int:
         """The images that a render process is handed at once.
 
-        A GPU that integrates many images in a launch wants many; else a few hide the hand-over.
+        A GPU that integrates many images in a launch wants many; else a few hide the hand-over,
+        or more of small ones, which are made in no time.
         """
-        return 512 if self.engine == "direct" and self.device != "cpu" else 8
+        if self.engine != "direct":
+            return 8
+        return max(8, min(64, 2**16 // self.resolution**2)) if self.device == "cpu" else 512
+
+    @property
+    def images_per_worker(self) -> int:
+        """The images after which a render process is replaced, unless the user says otherwise."""
+        direct = self.engine == "direct"
+        return defaults.IMAGES_PER_DIRECT_WORKER if direct else defaults.IMAGES_PER_WORKER
 
     def as_dict(self) -> dict[str, Any]:
         """The engine's part of `dataset.json`, samples spelled out."""
@@ -65,7 +74,7 @@ class EngineSettings:
         uses_direct = not isinstance(quality, Whole)
         return {
             "name": self.engine,
-            "version": self.version if uses_direct else self.version.split(JOINT)[0],
+            "version": self.version if uses_direct else self.version.split(defaults.VERSION_JOINT)[0],
             "device": self.device,
             "quality": self.quality,
             "recipe": RECIPES[self.engine][self.quality],

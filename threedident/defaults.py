@@ -12,8 +12,10 @@ RESOLUTION = 224
 SHARD_SIZE = 100
 #: Images after which a render process is replaced by a fresh one. Its memory is flat
 #: (docs/rendering.md), so this only guards against what a new Blender or driver may leak;
-#: starting one takes a second.
+#: starting one takes a second. The direct engine makes small images so fast that its processes
+#: would start again every few seconds.
 IMAGES_PER_WORKER = 1000
+IMAGES_PER_DIRECT_WORKER = 20_000
 #: Seconds without a finished image after which a render process counts as hung, at 224 x 224.
 RENDER_TIMEOUT = 600.0
 #: Images that a dataset can have, and those in a shard.
@@ -27,3 +29,6 @@ MEMORY_LIMIT = 8.0
 BOOTSTRAP = 1000
 #: Images that an entry of a leaderboard is scored on anew.
 FRESH_IMAGES = 4096
+
+#: What stands between the versions of Blender and of Warp in that of the engine cycles.
+VERSION_JOINT = ", Warp "

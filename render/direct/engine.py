@@ -48,6 +48,7 @@ _CODES = {"rubber": kernels.RUBBER, "metal": kernels.METAL}
 
 _BYTES_A_PIXEL = 64  # of device memory, while an image is made
 _BATCH_BYTES = 2**30
+_CPU_PIXELS = 2**13  # of the images in a launch on the CPU: launches of more are no cheaper
 _TAPS = 16  # grid pixels that an image pixel is interpolated from
 _LIGHTS = Grid(28, 2)  # on which light without shadows is computed: nothing there is small
 _FIXED_SAMPLES, _SPOT_SAMPLES = 64, 8  # of each light there
@@ -134,9 +135,8 @@ class DirectEngine:
         #: What Warp calls the device.
         self.device = _device_name(device, device_index)
         #: How many images go into one launch.
-        self.batch = 1
-        if self.device != "cpu":
-            self.batch = int(min(256, max(1, _BATCH_BYTES // (_BYTES_A_PIXEL * resolution**2))))
+        pixels = _CPU_PIXELS if self.device == "cpu" else _BATCH_BYTES // _BYTES_A_PIXEL
+        self.batch = min(256, max(1, pixels // resolution**2))
         self._builder = SceneBuilder(preset)
         self._quality = quality
         self._resolution = resolution

@@ -1,8 +1,10 @@
 """A pool of render processes that outlives its members.
 
 Every worker is a process of its own with one engine in it. It is handed a few
-images at a time and sends each back as it is finished. A worker that dies, or is silent
-for too long, is replaced; the image it was at is tried again, up to three times.
+images at a time and sends back what is finished: each image, or several small ones that the
+engine makes at once. A worker that dies, or is silent for too long, is replaced; the image it
+was at is tried again, up to three times. If it was at several, each is then tried alone, so
+that it is known which of them does it.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ MAX_ATTEMPTS = 3
 MEMORY = Path("/dev/shm")
 _SCRATCH = "3dident-scratch-"
 _START_LIMIT = 3  # workers in a row that die before they are ready
+_MESSAGE_BYTES = 2**20  # of images that a worker sends at once, if there are several
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +79,7 @@ class _Worker:
     log: Path
     owed: collections.deque[Task] = dataclasses.field(default_factory=collections.deque)
     taken: int = 0
-    ready: bool = False
+    batch: int = 0  # images that its engine makes at once; 0: it is not ready yet
     started: float = dataclasses.field(default_factory=time.monotonic)
     heard: float = dataclasses.field(default_factory=time.monotonic)
 
@@ -99,28 +102,31 @@ def _worker_main(
         known = isinstance(error, ThreeDIdentError)
         pipe.send(("broken", str(error) if known else f"{type(error).__name__}: {error}"))
         return
-    pipe.send(("ready",))
+    pipe.send(("ready", engine.batch))
     try:
         while (waiting := pipe.recv()) is not None:
-            while waiting:
-                batch = waiting[: engine.batch]
+            indices, latents = waiting
+            while indices:
+                count = min(engine.batch, len(indices))
                 # Blender prints 15 KB an image: the log keeps what it said of the last one.
                 os.truncate(log, 0)
                 began = time.perf_counter()
                 try:
-                    images = engine.render_batch(np.stack([task.latents for task in batch]))
+                    images = engine.render_batch(latents[:count])
                 except Exception as error:
                     traceback.print_exc()
                     shutil.copyfile(log, log.with_name(f"{log.stem}-failed.log"))
-                    if len(batch) > 1:  # it may be the fault of one of them, or of their number
-                        engine.batch = len(batch) // 2
+                    if count > 1:  # it may be the fault of one of them, or of their number
+                        engine.batch = count // 2
                         continue
-                    pipe.send(("failed", batch[0].index, f"{type(error).__name__}: {error}"))
+                    pipe.send(("failed", indices[0], f"{type(error).__name__}: {error}"))
                 else:
-                    seconds = (time.perf_counter() - began) / len(batch)
-                    for task, image in zip(batch, images, strict=True):
-                        pipe.send(("done", task.index, image, seconds))
-                del waiting[: len(batch)]
+                    seconds = (time.perf_counter() - began) / count
+                    step = max(1, _MESSAGE_BYTES // images[0].nbytes)
+                    for i in range(0, count, step):
+                        some = slice(i, min(i + step, count))
+                        pipe.send(("done", indices[some], images[some], seconds))
+                indices, latents = indices[count:], latents[count:]
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the parent is gone
     finally:
@@ -174,6 +180,7 @@ class WorkerPool:
         self._log_prefix = log_prefix
         self._workers: list[_Worker] = []
         self._attempts: collections.Counter[int] = collections.Counter()
+        self._alone: set[int] = set()  # one of which may have ended a worker
         self._deaths_at_start = 0
         #: The largest resident memory of a worker seen so far, bytes (Linux; else 0).
         self.peak_memory = 0
@@ -210,10 +217,15 @@ class WorkerPool:
             # A few images at once, fewer near the end, so that no worker is left with many.
             share = (unseen + len(again)) // (2 * self._count)
             count = min(limit, self._settings.preferred_batch, max(share, 1), unseen + len(again))
-            taken = [again.popleft() for _ in range(min(count, len(again)))]
+            taken: list[Task] = []
             while len(taken) < count:
-                taken.append(next(fresh))
-                unseen -= 1
+                if again and again[0].index in self._alone:
+                    return taken or [again.popleft()]
+                if again:
+                    taken.append(again.popleft())
+                else:
+                    taken.append(next(fresh))
+                    unseen -= 1
             return taken
 
         stop = stop or threading.Event()
@@ -257,7 +269,8 @@ class WorkerPool:
         worker.heard = time.monotonic()
         # A worker that has just died is noticed when its pipe is read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            worker.process.pipe.send(batch)
+            indices = [task.index for task in batch]
+            worker.process.pipe.send((indices, np.stack([task.latents for task in batch])))
 
     def _collect(
         self, again: collections.deque[Task], stop: threading.Event
@@ -281,8 +294,8 @@ class WorkerPool:
                 continue
             worker.heard = time.monotonic()
             match message:
-                case ("ready",):
-                    worker.ready = True
+                case ("ready", batch):
+                    worker.batch = batch
                     self.starts.append(worker.heard - worker.started)
                     self._deaths_at_start = 0
                 case ("broken", reason):
@@ -291,11 +304,15 @@ class WorkerPool:
                     raise RenderError(
                         f"the renderer cannot start: {type(message).__name__}: {message}"
                     ) from message
-                case ("done", index, image, seconds):
-                    self._settle(worker, index)
-                    self._attempts.pop(index, None)
-                    self.peak_memory = max(self.peak_memory, _resident(worker.process.pid))
-                    yield Done(index, image, seconds, worker.slot)
+                case ("done", indices, images, seconds):
+                    for index in indices:
+                        self._settle(worker, index)
+                        self._attempts.pop(index, None)
+                        self._alone.discard(index)
+                    if not worker.owed:
+                        self.peak_memory = max(self.peak_memory, _resident(worker.process.pid))
+                    for index, image in zip(indices, images, strict=True):
+                        yield Done(index, image, seconds, worker.slot)
                 case ("failed", index, reason):
                     yield from self._try_again(self._settle(worker, index), reason, again)
         for worker in list(self._workers):
@@ -313,18 +330,25 @@ class WorkerPool:
     def _lost(
         self, worker: _Worker, reason: str, again: collections.deque[Task]
     ) -> Iterator[Failed]:
-        """Give up a worker: its image counts an attempt, the rest are only requeued."""
+        """Give up a worker: its image counts an attempt, the rest are only requeued.
+
+        If it was at several images, none of them counts an attempt, and each goes on alone.
+        """
         self._stop(worker)
         self._workers.remove(worker)
         self._keep_log(worker)
         owed = list(worker.owed)
-        if not worker.ready:
+        if not worker.batch:
             self._deaths_at_start += 1
             if self._deaths_at_start >= _START_LIMIT:
                 raise RenderError(
                     f"{_START_LIMIT} render processes in a row ended before they were ready; the "
                     f"last: {reason}. Their output is in {worker.log}"
                 )
+            again.extendleft(reversed(owed))
+            return
+        if len(suspects := owed[: worker.batch]) > 1:
+            self._alone |= {task.index for task in suspects}
             again.extendleft(reversed(owed))
             return
         again.extendleft(reversed(owed[1:]))
@@ -336,6 +360,7 @@ class WorkerPool:
     ) -> Iterator[Failed]:
         self._attempts[task.index] += 1
         if self._attempts[task.index] >= MAX_ATTEMPTS:
+            self._alone.discard(task.index)
             yield Failed(task.index, reason)
         else:
             again.appendleft(task)

@@ -241,3 +241,14 @@ def test_normal_pairs_writes_its_curve_and_goes_on(tmp_path, capsys):
     assert curve[0] == "sigma,start,step,linear_r2,excess"
     assert len(curve) == 1 + 2
     assert (tmp_path / "out" / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rates_of_datasets(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "rates.json"
+    words = ["rates.py", "--sides", 8, "--qualities", "draft", "--seconds", 0.01, "--rounds", 1]
+    monkeypatch.setattr(sys, "argv", [*map(str, words), "--json", str(path)])
+    load("rates").main()
+    (row,) = json.loads(path.read_text())["rows"]
+    assert "| 8 x 8 | draft |" in capsys.readouterr().out
+    assert row["images"] >= 1
+    assert row["cpu_seconds_per_image"] > row["engine_alone"] > 0

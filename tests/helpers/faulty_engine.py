@@ -46,6 +46,12 @@ class FaultyEngine:
         pass
 
 
+class BatchingEngine(FaultyEngine):
+    """Paints four images at once."""
+
+    batch = 4
+
+
 def broken(settings, *, threads, device_index, scratch):
     raise OSError("libgl1 is missing")
 

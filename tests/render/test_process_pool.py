@@ -70,6 +70,27 @@ def test_a_worker_that_hangs_is_replaced(tmp_path):
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.parametrize("fault", [faulty.CRASH, faulty.HANG, faulty.RAISE, faulty.CRASH_ONCE])
+def test_of_images_made_at_once_the_one_that_fails_is_named(tmp_path, fault):
+    options = {"factory": faulty.BatchingEngine, "workers": 1}
+    if fault == faulty.HANG:
+        options["timeout"] = 1.5
+    bad = [5] if fault == faulty.HANG else [5, 6]
+    done, failed = run(tmp_path, dict.fromkeys(bad, fault), **options)
+    assert sorted(failed) == ([] if fault == faulty.CRASH_ONCE else bad)
+    assert sorted(done) == sorted(set(range(20)) - set(failed))
+    assert all((image == index).all() for index, image in done.items())
+
+
+def test_large_images_made_at_once_come_in_several_messages(tmp_path):
+    settings = EngineSettings(load_preset("3dident"), resolution=512)  # 786 KB an image
+    options = {"workers": 1, "factory": faulty.BatchingEngine}
+    with WorkerPool(settings, log_dir=tmp_path, **options) as pool:
+        results = list(pool.run(tasks({}, 7), 7))
+    assert [result.index for result in results] == list(range(7))
+    assert all((result.image == result.index).all() for result in results)
+
+
 def test_an_image_that_fails_once_is_tried_again(tmp_path):
     done, failed = run(tmp_path, {4: faulty.CRASH_ONCE, 9: faulty.CRASH_ONCE})
     assert not failed

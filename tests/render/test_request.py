@@ -214,21 +214,37 @@ def test_other_settings_are_refused_by_name(cli, small_dataset, tmp_path):
     assert same(tmp_path / "d", small_dataset)
 
 
-def test_another_device_is_refused_unless_asked_for(cli, small_dataset, tmp_path):
-    shutil.copytree(small_dataset, tmp_path / "d")
-    path = tmp_path / "d" / "dataset.json"
-    # A dataset begun on a GPU, its fingerprint as it would have been there.
+def begun_with(root, key, value):
+    """Rewrite a dataset as if it had been begun with another setting of its engine."""
     from threedident.storage.manifest import Manifest, read_manifest
 
-    manifest = read_manifest(tmp_path / "d")
+    manifest = read_manifest(root)
     settings = json.loads(json.dumps(manifest.settings))
-    settings["engine"]["device"] = "optix"
+    settings["engine"][key] = value
     other = Manifest(settings, 5, "none", manifest.toolkit, manifest.command, manifest.created)
-    path.write_text(json.dumps(other.as_dict()))
-    for shard in (tmp_path / "d").glob("shard-*"):
+    (root / "dataset.json").write_text(json.dumps(other.as_dict()))
+    for shard in root.glob("shard-*"):
         with h5py.File(shard, "a") as file:
             file.attrs["fingerprint"] = other.fingerprint
-            file.attrs["device"] = "optix"
+            if key == "device":
+                file.attrs["device"] = value
+
+
+@pytest.mark.parametrize("extend", [False, True])
+def test_another_version_of_the_engine_is_refused(cli, small_dataset, tmp_path, extend):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    begun_with(tmp_path / "d", "version", "4.2.0")
+    words = ("render", "--extend", "d", "--n", 14) if extend else (*RENDER, "--n", 14, "--out", "d")
+    refused = cli(*words, code=2).stderr
+    assert "engine.version: the dataset has '4.2.0', this command" in refused
+    assert "pip install 'bpy==4.2.0'" in refused
+    assert "--extend" not in refused  # it would be refused as well
+    assert len(list((tmp_path / "d").glob("shard-*"))) == 3
+
+
+def test_another_device_is_refused_unless_asked_for(cli, small_dataset, tmp_path):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    begun_with(tmp_path / "d", "device", "optix")  # as on a GPU
     refused = cli(*RENDER, "--n", 14, "--out", "d", code=2)
     assert "engine.device: the dataset has 'optix', this command 'cpu'" in refused.stderr
     assert "--any-device" in refused.stderr

@@ -99,7 +99,7 @@ def _python() -> Finding:
     return Finding(
         "python",
         "ok",
-        f"{version} (only 3.11 is tested, and rendering needs it: bpy 4.5 has no other wheels)",
+        f"{version} (only 3.11 is tested, and rendering needs it: bpy has no other wheels)",
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.defaults import ENGINE, QUALITY, RESOLUTION
+from threedident.defaults import ENGINE, QUALITY, RESOLUTION, VERSION_JOINT
 from threedident.distributions.philox_sampler import sample_pair_latents
 from threedident.errors import DatasetError
 from threedident.latents import check_raw_latents, latents_digest, sample_raw_latents
@@ -42,6 +42,8 @@ WANTED = "wanted.json"
 GIVEN_LATENTS = "given_raw_latents"
 LOGS = "logs"
 _MOST_WANTED = 10**9  # images
+# Whose versions an engine's version is made of.
+_PACKAGES = {"cycles": ("bpy", "warp-lang"), "direct": ("warp-lang",)}
 
 Float32 = npt.NDArray[np.float32]
 
@@ -198,13 +200,23 @@ class DatasetDir:
         hint = how = ""
         if self.manifest.preset is not None:
             how = f" (`3dident render --extend {shlex.quote(str(self.root))}` takes them from it)"
-        if [name for name, _, _ in unequal] == ["engine.device"]:
+        names = [name for name, _, _ in unequal]
+        if names == ["engine.device"]:
             hint = " (--any-device continues it all the same, and records it in each shard)"
+        cure = f"Give the same settings to continue it{how}, or another --out{hint}"
+        packages = _PACKAGES.get(self.manifest.engine["name"])
+        if names == ["engine.version"] and packages:
+            versions = str(unequal[0][1]).split(VERSION_JOINT)
+            pairs = zip(packages, versions, strict=False)
+            words = " ".join(f"'{package}=={version}'" for package, version in pairs)
+            cure = (
+                "Pixels depend on the engine's version. To continue it install that one "
+                f"(pip install {words}), or give another --out"
+            )
         raise DatasetError(
             f"{self.root} was made with other settings:\n"
             + "\n".join(lines)
-            + f"\nIt was made by: {self.manifest.command}\n"
-            + f"Give the same settings to continue it{how}, or another --out{hint}"
+            + f"\nIt was made by: {self.manifest.command}\n{cure}"
         )
 
     def _refuse_recipe(self, unequal: Sequence[tuple[str, Any, Any]]) -> None:

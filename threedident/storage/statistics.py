@@ -47,15 +47,16 @@ class ImageSums:
         sums = cls(len(images))
         sums.in_frame, sums.whole = float(in_frame.sum()), int((in_frame == 1).sum())
         for image in images:
-            values = image.reshape(-1, 3).astype(np.int64)
-            total, squares = values.sum(0), (values**2).sum(0)
-            sums.pixels += len(values)
+            # Whole numbers below 2^53, which float64 adds up exactly and faster than int64.
+            values = image.reshape(-1, 3).T.astype(np.float64, order="C")
+            total = values.sum(1).astype(np.int64)
+            squares = np.einsum("ij,ij->i", values, values).astype(np.int64)
+            pixels = values.shape[1]
+            sums.pixels += pixels
             sums.total = sums.total + total
             sums.squares = sums.squares + squares
-            mean = total / len(values)
-            sums.deviations = sums.deviations + np.sqrt(
-                np.maximum(squares / len(values) - mean**2, 0)
-            )
+            mean = total / pixels
+            sums.deviations = sums.deviations + np.sqrt(np.maximum(squares / pixels - mean**2, 0))
         return sums
 
     def __add__(self, other: ImageSums) -> ImageSums:
