@@ -56,6 +56,12 @@ class Run:
         self.device = "cpu" if small else "cuda"
         self.small, self.end = small, time.monotonic() + seconds
         self._rows = rows
+        self._measured, self._missing = 0, False
+
+    @property
+    def lacks_packages(self) -> bool:
+        """Whether nothing was measured, and packages are missing."""
+        return self._missing and not self._measured
 
     @property
     def left(self) -> float:
@@ -64,6 +70,7 @@ class Run:
 
     def record(self, case: str, **figures: Any) -> None:
         row = {"case": case, "figures": {k.replace("_", " "): v for k, v in figures.items()}}
+        self._measured += 1
         self._write(row)
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -78,6 +85,7 @@ class Run:
             yield
         except Exception as error:
             traceback.print_exc()
+            self._missing |= isinstance(error, MissingExtraError | ModuleNotFoundError)
             lines = str(error).strip().splitlines() or [""]
             self._write({"case": case, "error": f"{type(error).__name__}: {lines[0]:.300}"})
         gc.collect()
@@ -682,6 +690,8 @@ def main() -> None:
     run = Run(arguments.rows, arguments.seconds, arguments.small)
     try:
         PARTS[arguments.part](run)
+        if run.lacks_packages:
+            sys.exit(MISSING)
     except (MissingExtraError, ModuleNotFoundError) as error:
         traceback.print_exc()
         print(error)
