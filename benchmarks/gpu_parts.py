@@ -111,16 +111,26 @@ def repeat(work: Callable[[], object], wait: Callable[[], object], seconds: floa
             return spent / calls, host / calls
 
 
+def compared(images: Any, on_the_cpu: Callable[[], Any]) -> dict[str, Any]:
+    """Compare images with those of a CPU, where one can render them: it needs a compiler, too."""
+    try:
+        return apart(images, on_the_cpu())
+    except Exception as error:
+        traceback.print_exc()
+        reason = f"no CPU: {type(error).__name__}"
+        return {"dB": reason, "apart_at_most": None, "values_apart_%": None}
+
+
 def apart(images: Any, others: Any) -> dict[str, Any]:
-    """Compare 8-bit images: PSNR in dB, the largest difference, the share that differs."""
+    """Compare images: PSNR in dB if they are of 8 bits, the largest difference, its share."""
     from threedident.render.color import psnr
 
-    levels = np.abs(images.astype(int) - others.astype(int))
-    decibel = psnr(images, others)
+    difference = np.abs(images.astype(float) - others.astype(float))
+    decibel = psnr(images, others) if images.dtype == np.uint8 else math.nan
     return {
         "dB": "equal" if math.isinf(decibel) else decibel,
-        "levels_apart_at_most": int(levels.max()),
-        "values_apart_%": 100 * float((levels > 0).mean()),
+        "apart_at_most": float(difference.max()),
+        "values_apart_%": 100 * float((difference > 0).mean()),
     }
 
 
@@ -188,12 +198,8 @@ def _agreement(run: Run, case: str, make: Any, latents: Any, how: tuple[str, int
     linear = there.render_linear(latents).numpy()
     images = there.render_batch(latents)
     again = np.concatenate([there.render_batch(row[None]) for row in latents])
-    try:
-        expected, light = here.render_batch(latents), here.render_linear(latents).numpy()
-        difference = {**apart(images, expected), "light_apart": float(np.abs(linear - light).max())}
-    except Exception as error:  # without a compiler for the CPU, converged images are left
-        traceback.print_exc()
-        difference = {"dB": f"no CPU: {type(error).__name__}"}
+    difference = compared(images, lambda: here.render_batch(latents))
+    light = compared(linear, lambda: here.render_linear(latents).numpy())
     truth = None
     if side == 224 and material == "rubber":
         names = [CONVERGED / f"{number:02d}.png" for number in range(len(latents))]
@@ -202,6 +208,7 @@ def _agreement(run: Run, case: str, make: Any, latents: Any, how: tuple[str, int
     run.record(
         case,
         **difference,
+        light_apart_at_most=light["apart_at_most"],
         dB_to_converged_Blender=truth,
         one_by_one_the_same=bool((images == again).all()),
     )
@@ -227,7 +234,7 @@ def _throughput(run: Run, engine: Any, case: str, sizes: tuple[int, ...]) -> Non
         seconds, host = repeat(work, wp.synchronize, 0.0 if run.small else 0.5)
         rate = size / seconds
         memory = None
-        if run.device == "cuda":
+        with contextlib.suppress(RuntimeError, ValueError):  # the CPU has no pool
             memory = wp.get_mempool_used_mem_high(run.device) / 1e6
         run.record(
             f"{case}, {size} a launch",
@@ -320,10 +327,11 @@ def _rendered(run: Run, case: str, side: int, quality: str, size: int) -> None:
         z, x = source.batch(0, 0)
         _, again = source.batch(0, 0)
         few = 4
-        expected = render(
-            z[0][:few].cpu().numpy(), source.preset, resolution=side, quality=quality, device="cpu"
+        how = {"resolution": side, "quality": quality, "device": "cpu"}
+        agreement = compared(
+            x[0][:few].permute(0, 2, 3, 1).cpu().numpy(),
+            lambda: render(z[0][:few].cpu().numpy(), source.preset, **how),
         )
-        agreement = apart(x[0][:few].permute(0, 2, 3, 1).cpu().numpy(), expected)
         numbers = itertools.count(1)
         seconds, _ = repeat(
             lambda: source.batch(0, next(numbers)), lambda: synchronize(run), 0 if run.small else 3

@@ -60,7 +60,7 @@ def test_a_batch_that_does_not_fit_into_a_gpu_says_so(
     before_step(monkeypatch, 5, lambda trainer: monkeypatch.setattr(trainer, "_forward", full))
     with pytest.raises(
         TrainingError,
-        match=r"too little memory on cpu at step 5, for 64 observations of 10 at once: .*accumulate",
+        match=r"too little memory on cpu at step 5, for 64 observations of 10.*batch_size",
     ):
         run(small(), tmp_path / "run")
     state, _ = checkpoints.load_checkpoint(tmp_path / "run")
