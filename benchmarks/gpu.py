@@ -265,6 +265,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="[default: benchmarks/results/gpu-NAME]")
     parser.add_argument("--rehearse", action="store_true", help="small, and on the CPU")
     arguments = parser.parse_args()
+    if arguments.minutes is not None and not arguments.minutes > 0:
+        parser.error(f"--minutes must be above 0, found {arguments.minutes:g}")
     start = time.monotonic()
     fresh = {"machine": machine(arguments.rehearse), "rehearsal": arguments.rehearse, "parts": {}}
     card = fresh["machine"]["gpu"]

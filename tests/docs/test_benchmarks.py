@@ -256,7 +256,6 @@ def gpu():
 @pytest.mark.slow
 def test_the_measurements_of_a_gpu_can_be_rehearsed_without_one(gpu, tmp_path):
     words = [sys.executable, str(BENCHMARKS / "gpu.py"), "--rehearse", "--out", str(tmp_path)]
-    # As from a checkout that is not installed: no folder of it is found by itself.
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     content = json.loads((tmp_path / "gpu.json").read_text())
@@ -294,6 +293,25 @@ def test_the_measurements_of_a_gpu_can_be_rehearsed_without_one(gpu, tmp_path):
     text = (tmp_path / "gpu.md").read_text()
     assert "the figures mean nothing" in text
     assert [line[4:] for line in text.splitlines() if line.startswith("### ")] == list(gpu.PARTS)
+
+
+def test_parts_run_this_checkout_and_shadow_nobody_elses_packages(gpu):
+    code = (
+        "import threedident.render.scene, threedident.datasets, importlib.util as u\n"
+        "print(threedident.__file__)\n"
+        "print([n for n in ('render', 'evaluate', 'baselines') if u.find_spec(n)])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**gpu.environment(), "PYTHONSAFEPATH": "1"},
+    )
+    path, found = done.stdout.splitlines()
+    assert Path(path).is_relative_to(BENCHMARKS.parent / "build" / "links")
+    assert Path(path).resolve() == BENCHMARKS.parent / "threedident" / "__init__.py"
+    assert found == "[]"
 
 
 PART = """
@@ -402,6 +420,9 @@ def test_parts_are_kept_of_one_machine_alone(gpu, monkeypatch, tmp_path):
         gpu.main()
     monkeypatch.setattr(gpu, "machine", lambda rehearse: {**MACHINE, "gpu": None})
     with pytest.raises(SystemExit, match="--rehearse runs on the CPU"):
+        gpu.main()
+    monkeypatch.setattr(sys, "argv", [*words[:-1], "0"])
+    with pytest.raises(SystemExit):
         gpu.main()
 
 
