@@ -171,11 +171,11 @@ class RenderedPairs:
         )
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, or free what a GPU holds of the engine; another batch begins anew."""
         with self._lock:
             if self._renderers is not None:
                 self._renderers.close()
-            self._renderers = None
+            self._renderers = self._gpu = None
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Render batch `number` of an epoch.

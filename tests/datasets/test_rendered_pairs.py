@@ -322,6 +322,9 @@ def test_pairs_of_a_gpu_are_those_of_a_cpu(two_gpus, device, number):
                 )
                 assert np.array_equal(images.permute(0, 2, 3, 1), expected)
         assert not same(batches[0], batches[3])
+        pairs.close()
+        assert same(pairs.batch(0, 1), batches[1])
+        assert two_gpus == [number] * 2
 
 
 def test_a_gpu_that_is_not_there(two_gpus, monkeypatch):
