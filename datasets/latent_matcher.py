@@ -118,7 +118,12 @@ class LatentMatcher:
         self.factory = _factory(index, *array.shape)
         self._nprobe, self._ef_search = nprobe, ef_search
         self._path = None if path is None else Path(path)
-        self._device = torch.device(device)
+        try:
+            self._device = torch.device(device)
+        except RuntimeError as error:  # whose text lists every device of torch's
+            raise UsageError(f'device must be one of torch such as "cuda", found {device!r}') from (
+                error
+            )
         self._repeatable = repeatable
         self._index: Any = None
         self._points: torch.Tensor | None = None
@@ -378,7 +383,14 @@ class LatentMatcher:
 
     def _on_device(self) -> torch.Tensor:
         if self._points is None:
-            self._points = torch.from_numpy(self.latents).to(self._device)
+            try:
+                self._points = torch.from_numpy(self.latents).to(self._device)
+            except (RuntimeError, AssertionError) as error:
+                raise UsageError(
+                    f"{len(self.latents)} latents need {self.latents.nbytes / 1e6:.1f} MB on "
+                    f"{self._device}, which cannot be had ({str(error).splitlines()[0]}): choose "
+                    "another device"
+                ) from error
         return self._points
 
     def _open(self) -> Any:

@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import queue
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
@@ -119,8 +120,8 @@ class RenderedPairs:
             conditional: the distribution p(z~ | z) of the pairs; give it by name.
             preset: the generator, or its name; factors that it holds fixed are fixed in both.
             resolution: the number of pixels along each side.
-            device: the device that renders: cpu, cuda for the GPU, or auto, which takes the GPU
-                where torch finds one.
+            device: the device that renders: cpu; cuda for torch's current GPU, or one of several
+                by its number, such as cuda:1; or auto, which takes a GPU where torch finds one.
             marginal: the distribution p(z); None: uniform.
             batch_size: the number of pairs in a batch.
             batches: the number of batches in an epoch; None: there is no end.
@@ -142,15 +143,12 @@ class RenderedPairs:
         check_sizes(batch_size, batches)
         if workers is not None and workers < 1:
             raise UsageError(f"expected at least 1 worker, found {workers}")
-        if device not in ("auto", "cpu", "cuda"):
-            raise UsageError(f"pairs are rendered on auto, cpu or cuda, found {device}")
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        kind, self._gpu_number = _choose_device(device)
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
         self.process = PairProcess(space, conditional, marginal or Uniform())
         self.batches = batches
         self._batch_size, self._seed = batch_size, seed
-        self._settings = EngineSettings(self.preset, resolution, quality, device, "direct")
+        self._settings = EngineSettings(self.preset, resolution, quality, kind, "direct")
         _check_shape(self.preset)
         self._workers = workers or usable_processors()
         self._buffers = Buffers(pin_memory=pin_memory)
@@ -173,11 +171,11 @@ class RenderedPairs:
         )
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, or free what a GPU holds of the engine; another batch begins anew."""
         with self._lock:
             if self._renderers is not None:
                 self._renderers.close()
-            self._renderers = None
+            self._renderers = self._gpu = None
 
     def batch(self, epoch: int, number: int) -> Batch:
         """Render batch `number` of an epoch.
@@ -216,14 +214,106 @@ class RenderedPairs:
         return out
 
     def _on_gpu(self, latents: npt.NDArray[np.float32]) -> torch.Tensor:
-        with self._lock:  # one launch after the other
+        with self._lock:  # one after the other, each of which fills the GPU
             if self._gpu is None:
-                self._gpu = create_engine(self._settings)
-            engine, parts = self._gpu, []
-            for start in range(0, len(latents), engine.batch):
-                pixels = engine.encode(engine.render_linear(latents[start : start + engine.batch]))
-                parts.append(torch.utils.dlpack.from_dlpack(pixels))
-            return torch.cat(parts)
+                self._gpu = create_engine(self._settings, device_index=self._gpu_number)
+            images, finished = _start_rendering(self._gpu, latents, self._settings.resolution)
+        # Without the lock: the next batch is prepared while this one is rendered. From here on
+        # the images can be read on whichever stream of whichever thread.
+        finished()
+        return images
+
+
+def _choose_device(device: str) -> tuple[str, int]:
+    """Find the kind of a device, and the number of a GPU.
+
+    Raises:
+        UsageError: there is no such device.
+    """
+    name, colon, number = device.partition(":")
+    if device not in ("auto", "cpu", "cuda") and not (name == "cuda" and number.isdecimal()):
+        raise UsageError(
+            f"pairs are rendered on auto, cpu or cuda, found {device} (one of several GPUs is "
+            "named by its number, such as cuda:1)"
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cpu" or (name == "auto" and not count):
+        return "cpu", 0
+    if not count:
+        raise UsageError('torch finds no CUDA device here: take device="cpu", or leave it out')
+    # Here, as threads that make batches have a current GPU of their own.
+    index = int(number) if colon else torch.cuda.current_device()
+    if index >= count:
+        raise UsageError(f"there is no {device}: torch finds {count} CUDA device(s), from cuda:0")
+    return "cuda", index
+
+
+def _start_rendering(
+    engine: Any, latents: npt.NDArray[np.float32], side: int
+) -> tuple[torch.Tensor, Callable[[], None]]:
+    """Start to render scene latents into memory of torch, on the engine's device.
+
+    The engine works on a stream of its own. It begins once torch's current stream has reached this
+    point, as what used the memory before may still be read there. On the CPU there are no streams.
+
+    Args:
+        engine: the direct engine.
+        latents: the scene latents, (N, 10).
+        side: the pixels along each side.
+
+    Returns:
+        The images, (N, H, W, 3) uint8, and the function that waits until they are there.
+
+    Raises:
+        UsageError: the device has too little memory.
+    """
+    import warp as wp
+
+    place = _place(engine.device)
+    try:
+        images = torch.empty((len(latents), side, side, 3), dtype=torch.uint8, device=place)
+    except torch.OutOfMemoryError as error:
+        raise _too_large(len(latents), side, place) from error
+    if place.type == "cuda":
+        wp.get_stream(engine.device).wait_stream(
+            wp.stream_from_torch(torch.cuda.current_stream(place))
+        )
+    done, emptied = 0, False
+    while done < len(latents):
+        rows = latents[done : done + engine.batch]
+        try:
+            pixels = engine.encode(engine.render_linear(rows))
+        except RuntimeError as error:
+            if "allocat" not in str(error):
+                raise
+            if not emptied:  # memory that torch keeps for later is lost to the engine
+                emptied = True
+                torch.cuda.empty_cache()
+            elif engine.batch > 1:
+                engine.shrink()
+            else:
+                raise _too_large(len(latents), side, place) from error
+            continue
+        wp.copy(wp.from_torch(images[done : done + len(rows)]), pixels)
+        done += len(rows)
+    if place.type != "cuda":
+        return images, lambda: None
+    event = wp.get_stream(engine.device).record_event()
+    return images, lambda: wp.synchronize_event(event)
+
+
+def _place(device: str) -> torch.device:
+    """Torch's name for a device of Warp."""
+    import warp as wp
+
+    return torch.device(wp.device_to_torch(device))
+
+
+def _too_large(count: int, side: int, place: torch.device) -> UsageError:
+    return UsageError(
+        f"too little memory on {place} to render {count} images of {side} x {side}, which are "
+        f"{count * side * side * 3 / 1e6:.0f} MB: take a smaller batch_size, or free memory there"
+    )
 
 
 def _check_shape(preset: Preset) -> None:

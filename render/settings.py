@@ -71,10 +71,12 @@ class EngineSettings:
     def as_dict(self) -> dict[str, Any]:
         """The engine's part of `dataset.json`, samples spelled out."""
         quality = get_quality(self.quality, self.engine)
-        uses_direct = not isinstance(quality, Whole)
+        version = self.version
+        if isinstance(quality, Whole):  # Blender alone
+            version = version.split(defaults.VERSION_JOINT)[0]
         return {
             "name": self.engine,
-            "version": self.version if uses_direct else self.version.split(defaults.VERSION_JOINT)[0],
+            "version": version,
             "device": self.device,
             "quality": self.quality,
             "recipe": RECIPES[self.engine][self.quality],

@@ -54,7 +54,7 @@ def test_an_old_dataset_does_not_go_on_with_other_pixels(old: Path) -> None:
     (old / "test" / "shard-00000032-00032.h5").unlink()
     for words in (("render", *OPTIONS, old / "test"), ("render", "--extend", old / "test")):
         result = CliRunner().invoke(main, [str(word) for word in words])
-        assert result.exit_code == 1, result.output
+        assert result.exit_code == 2, result.output
         assert "have changed (recipe 1, now 2), and a dataset does not mix them" in result.output
         assert "use that version of the toolkit, or render all of it anew" in result.output
     assert not (old / "test" / "shard-00000032-00032.h5").exists()

@@ -82,7 +82,8 @@ class Trainer:
             The loss, and the codes and the views of the last batch.
 
         Raises:
-            TrainingError: the loss is not finite, or the codes of the first step are all the same.
+            TrainingError: the loss is not finite, the codes of the first step are all the same, or
+                the GPU has too little memory.
         """
         training = self.experiment.training
         self.rates.set(self.step)
@@ -93,8 +94,11 @@ class Trainer:
             views = next(batches)
             waits = part + 1 < training.accumulate
             with self.fabric.no_backward_sync(self._module, enabled=waits):
-                loss, codes = self._forward(views)
-                self.fabric.backward(loss / training.accumulate)
+                try:
+                    loss, codes = self._forward(views)
+                    self.fabric.backward(loss / training.accumulate)
+                except torch.OutOfMemoryError as error:
+                    raise self._out_of_memory(views) from error
             total += self._mean_over_processes(loss.detach()) / training.accumulate
             if not math.isfinite(total):
                 self._fail(views, total, f"the loss is {total} at")
@@ -110,6 +114,16 @@ class Trainer:
             optimizer.zero_grad()
         self.step += 1
         return total, codes.detach(), views
+
+    def _out_of_memory(self, views: Views) -> TrainingError:
+        """The error of a batch that does not fit into a GPU's memory."""
+        shape = " x ".join(map(str, views[1][0].shape[1:]))
+        return TrainingError(
+            f"too little memory on {self.fabric.device} at step {self.step}, for "
+            f"{sum(map(len, views[1]))} observations of {shape} at once: take "
+            "training.precision=bf16-mixed, a smaller training.batch_size, or "
+            "training.accumulate=2, whose parts have their own negatives; the last checkpoint stays"
+        )
 
     def _mean_over_processes(self, loss: torch.Tensor) -> float:
         if self.fabric.world_size == 1:

@@ -51,6 +51,22 @@ def test_a_loss_that_is_not_finite_stops_at_once_and_saves_the_batch(
     assert all(torch.isfinite(value).all() for value in state["encoder"].values())
 
 
+def test_a_batch_that_does_not_fit_into_a_gpu_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    before_step(monkeypatch, 5, lambda trainer: monkeypatch.setattr(trainer, "_forward", full))
+    with pytest.raises(
+        TrainingError,
+        match=r"too little memory on cpu at step 5, for 64 observations of 10.*batch_size",
+    ):
+        run(small(), tmp_path / "run")
+    state, _ = checkpoints.load_checkpoint(tmp_path / "run")
+    assert state is not None and state["step"] == 3
+
+
 def test_accumulated_parts_have_their_own_negatives(tmp_path: Path) -> None:
     run(small(training__accumulate=2, training__steps=2), tmp_path / "parts")
     assert len(rows(tmp_path / "parts")) == 2

@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,14 @@ def test_the_version_is_that_of_the_distribution():
     from threedident.version import toolkit_version
 
     assert toolkit_version() == "0.1.0"
+
+
+def test_a_checkout_that_is_not_installed_knows_its_version(monkeypatch):
+    from threedident import version
+
+    def missing(name):
+        raise version.metadata.PackageNotFoundError(name)
+
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    monkeypatch.setattr(version.metadata, "version", missing)
+    assert version.toolkit_version() == project["project"]["version"]

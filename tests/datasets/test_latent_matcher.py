@@ -144,6 +144,16 @@ def test_options_that_do_not_fit(options, message):
         LatentMatcher(uniform(300), **options)
 
 
+def test_a_device_that_is_not_there():
+    with pytest.raises(UsageError, match=r"device must be one of torch .* found 'gpu'"):
+        LatentMatcher(uniform(20), device="gpu")
+    matcher = LatentMatcher(uniform(20), match="resample", device="cuda:99")
+    with pytest.raises(
+        UsageError, match=r"20 latents need 0\.0 MB on cuda:99, which cannot be had"
+    ):
+        matcher.pairs(PairProcess(Box(10), Normal(0.3)), 4, seeded(0))
+
+
 def test_the_matchers_latents_are_its_own():
     latents = torch.from_numpy(uniform(50))
     matcher = LatentMatcher(latents)

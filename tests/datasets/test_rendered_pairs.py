@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warp as wp
 from helpers.fake_dataset import same
 from helpers.pairs import loader_threads, on_demand
 
@@ -21,11 +22,15 @@ from threedident.datasets import (
     RenderedPairs,
     Sphere,
     VonMisesFisher,
+    rendered_pairs,
 )
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import RenderError, UsageError
+from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.render.direct import render
+from threedident.render.direct.engine import DirectEngine
+from threedident.render.quality import get_quality
 from threedident.system import is_running
 
 
@@ -155,3 +160,180 @@ def test_rendered_pairs_need_a_conditional_and_take_it_as_before():
         RenderedPairs()
     with RenderedPairs(None, Normal(0.1), "3dident") as pairs:  # as before it went by name
         assert pairs.process.conditional == Normal(0.1)
+
+
+# On a GPU, as far as that can be tested without one.
+
+
+class Engine:
+    """The direct engine on the CPU, which runs out of memory the first times that it is asked."""
+
+    def __init__(self, resolution, batch, failures=0, message="Failed to allocate 5 bytes"):
+        quality = get_quality("draft", "direct")
+        self.own = DirectEngine(load_preset("3dident"), quality, resolution=resolution)
+        self.device, self.encode, self.shrink = "cpu", self.own.encode, self._shrink
+        self.batch, self.failures, self.message = batch, failures, message
+        self.sizes = []
+
+    def render_linear(self, latents):
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError(self.message)
+        self.sizes.append(len(latents))
+        return self.own.render_linear(latents)
+
+    def _shrink(self):
+        self.own.batch = self.batch
+        self.own.shrink()
+        self.batch = self.own.batch
+
+
+def scenes(count):
+    preset = load_preset("3dident")
+    return preset.to_scene(sample_raw_latents(range(count), seed=0, split="train"))
+
+
+def test_images_are_rendered_into_memory_of_torch_a_launch_after_the_other():
+    engine = Engine(16, batch=3)
+    images, finished = rendered_pairs._start_rendering(engine, scenes(7), 16)
+    finished()
+    assert engine.sizes == [3, 3, 1]
+    assert (images.dtype, images.device.type) == (torch.uint8, "cpu")
+    assert images.is_contiguous()
+    assert np.array_equal(images, engine.own.render_batch(scenes(7)))
+
+
+def test_a_gpu_that_runs_out_of_memory_renders_fewer_images_at_once(monkeypatch):
+    emptied = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    # What torch keeps for later comes first, and may be enough.
+    engine = Engine(16, batch=4, failures=1)
+    images, _ = rendered_pairs._start_rendering(engine, scenes(6), 16)
+    assert (emptied, engine.sizes) == ([True], [4, 2])
+    expected = engine.own.render_batch(scenes(6))
+    assert np.array_equal(images, expected)
+    engine = Engine(16, batch=4, failures=3)
+    with pytest.warns(RuntimeWarning, match="going on with"):
+        images, _ = rendered_pairs._start_rendering(engine, scenes(6), 16)
+    assert engine.sizes == [1] * 6
+    assert np.array_equal(images, expected)
+    assert len(emptied) == 2
+    engine = Engine(16, batch=1, failures=2)
+    with pytest.raises(UsageError, match=r"too little memory .* 6 images of 16 x 16.*batch_size"):
+        rendered_pairs._start_rendering(engine, scenes(6), 16)
+    engine = Engine(16, batch=4, failures=1, message="an illegal memory access")
+    with pytest.raises(RuntimeError, match="an illegal memory access"):
+        rendered_pairs._start_rendering(engine, scenes(6), 16)
+
+
+def test_a_batch_that_does_not_fit_says_so(monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    engine = Engine(16, batch=4)
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(UsageError, match="too little memory on cpu to render 4 images"):
+        rendered_pairs._start_rendering(engine, scenes(4), 16)
+
+
+class Streams:
+    """The calls by which Warp and torch wait for each other, in order."""
+
+    def __init__(self, monkeypatch):
+        self.calls = []
+        monkeypatch.setattr(rendered_pairs, "_place", lambda _: _Gpu())
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda place: ("torch's", place.type))
+        monkeypatch.setattr(wp, "stream_from_torch", lambda stream: stream)
+        monkeypatch.setattr(wp, "get_stream", lambda device: self)
+        monkeypatch.setattr(wp, "synchronize_event", self.note("synchronize"))
+        monkeypatch.setattr(wp, "copy", self.note("copy", wp.copy))
+
+    def note(self, name, function=None):
+        def noted(*arguments):
+            self.calls.append(name)
+            return function(*arguments) if function else None
+
+        return noted
+
+    def wait_stream(self, stream):
+        assert stream == ("torch's", "cuda")
+        self.calls.append("wait for torch")
+
+    def record_event(self):
+        self.calls.append("record")
+        return "event"
+
+
+class _Gpu:
+    """A device that says it is a GPU, and whose memory is the CPU's."""
+
+    type = "cuda"
+
+
+def test_warp_begins_after_torch_and_a_batch_is_there_before_it_is_handed_over(monkeypatch):
+    engine = Engine(16, batch=3)
+    streams = Streams(monkeypatch)
+    empty = torch.empty
+
+    def on_the_cpu(*shape, device, **options):
+        return empty(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", on_the_cpu)
+    images, finished = rendered_pairs._start_rendering(engine, scenes(4), 16)
+    first, *copies, last = streams.calls
+    assert (first, set(copies), last) == ("wait for torch", {"copy"}, "record")
+    finished()
+    assert streams.calls[-2:] == ["record", "synchronize"]
+    assert np.array_equal(images, engine.own.render_batch(scenes(4)))
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """torch finds two GPUs, of which the second is the current one; engines are on the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    numbers = []
+
+    def create(settings, *, device_index):
+        assert settings.device == "cuda"
+        numbers.append(device_index)
+        return Engine(settings.resolution, batch=8)
+
+    monkeypatch.setattr(rendered_pairs, "create_engine", create)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("device", "number"), [("cuda", 1), ("auto", 1), ("cuda:0", 0), ("cuda:1", 1)]
+)
+def test_pairs_of_a_gpu_are_those_of_a_cpu(two_gpus, device, number):
+    with on_demand(device=device, batches=4) as pairs:
+        assert "cuda" in repr(pairs)
+        batches = [*pairs.loader()]
+        assert two_gpus == [number]
+        for k in (0, 3):
+            (z, z_tilde), (x, x_tilde) = batches[k]
+            assert x.shape == (10, 3, 16, 16)
+            assert x.is_contiguous(memory_format=torch.channels_last)
+            for latents, images in ((z, x), (z_tilde, x_tilde)):
+                expected = render(
+                    latents, "3dident", resolution=16, quality="draft", device="cpu", seed=0
+                )
+                assert np.array_equal(images.permute(0, 2, 3, 1), expected)
+        assert not same(batches[0], batches[3])
+        pairs.close()
+        assert same(pairs.batch(0, 1), batches[1])
+        assert two_gpus == [number] * 2
+
+
+def test_a_gpu_that_is_not_there(two_gpus, monkeypatch):
+    with pytest.raises(UsageError, match=r"no cuda:2: torch finds 2 CUDA device\(s\)"):
+        on_demand(device="cuda:2")
+    for name in ("cuda:", "cuda:x", "cuda:-1", "cpu:0", "auto:1"):
+        with pytest.raises(UsageError, match="rendered on auto, cpu or cuda, found"):
+            on_demand(device=name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(UsageError, match="torch finds no CUDA device here"):
+            on_demand(device=name)

@@ -9,6 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 
 from threedident.cli import main
 from threedident.evaluate import metrics
+from threedident.system import is_running
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 HEAVY = ("bpy", "faiss", "h5py", "matplotlib", "numba", "numpy", "PIL", "requests")
@@ -252,3 +254,197 @@ def test_rates_of_datasets(tmp_path, monkeypatch, capsys):
     assert "| 8 x 8 | draft |" in capsys.readouterr().out
     assert row["images"] >= 1
     assert row["cpu_seconds_per_image"] > row["engine_alone"] > 0
+
+
+# gpu.py
+
+
+@pytest.fixture
+def gpu():
+    return load("gpu")
+
+
+@pytest.mark.slow
+def test_the_measurements_of_a_gpu_can_be_rehearsed_without_one(gpu, tmp_path):
+    words = [sys.executable, str(BENCHMARKS / "gpu.py"), "--rehearse", "--out", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    assert (content["rehearsal"], content["machine"]["gpu"]) == (True, None)
+    assert list(content["parts"]) == list(gpu.PARTS)
+    for name, part in content["parts"].items():
+        assert part["state"] == "done", (name, part)
+        assert not [row for row in part["rows"] if "error" in row]
+    rows = {name: part["rows"] for name, part in content["parts"].items()}
+    figures = {name: [row["figures"] for row in each] for name, each in rows.items()}
+    # On one device everything agrees with itself.
+    agreeing = [row for row in figures["engine"] if "dB" in row]
+    assert len(agreeing) == 4
+    assert all(row["dB"] == "equal" and row["one by one the same"] for row in agreeing)
+    assert [row["equal"] for row in figures["engine"] if "equal" in row] == [True]
+    shares = [row["share of the time"] for row in figures["engine"] if "share of the time" in row]
+    assert sum(shares) == pytest.approx(1) and min(shares) > 0
+    assert [row["dB to the CPU"] for row in figures["pairs"] if "dB to the CPU" in row] == ["equal"]
+    stored = [row["equal to the CPU"] for row in figures["pairs"] if "equal to the CPU" in row]
+    assert stored == [True] * 3
+    assert {row["partners as on the CPU"] for row in figures["pairs"][-2:]} == {1.0}
+    assert [row["case"].split(", ", 1)[1] for row in rows["step"]] == [
+        "bf16-mixed, channels last",
+        "bf16-mixed, channels first",
+        "32-true, channels last",
+        "bf16-mixed, channels last, compiled",
+    ]
+    work = [row["TFLOPs a second"] * row["ms a step"] for row in figures["step"]]
+    assert work == pytest.approx([work[0]] * 4)  # of one step, however quick it is
+    assert all(row["loss"] > 0 for row in figures["step"])
+    assert [row["case"] for row in rows["cycles"]] == ["devices", "cpu, draft at 32"]
+    assert figures["cycles"][1]["dB"] == "equal"
+    assert [row["case"].rsplit(" ", 1)[1] for row in rows["curve"]] == ["1", "2", "3"]
+    assert all(-1 < row["R2"] <= 1 and 0 < row["MCC"] <= 1 for row in figures["curve"])
+    text = (tmp_path / "gpu.md").read_text()
+    assert "the figures mean nothing" in text
+    assert [line[4:] for line in text.splitlines() if line.startswith("### ")] == list(gpu.PARTS)
+
+
+def test_parts_run_this_checkout_and_shadow_nobody_elses_packages(gpu):
+    code = (
+        "import threedident.render.scene, threedident.datasets, importlib.util as u\n"
+        "print(threedident.__file__)\n"
+        "print(*[u.find_spec(name) for name in ('render', 'datasets', 'evaluate', 'baselines')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**gpu.environment(), "PYTHONSAFEPATH": "1"},
+    )
+    path, others = done.stdout.splitlines()
+    assert Path(path).is_relative_to(BENCHMARKS.parent / "build" / "links")
+    assert Path(path).resolve() == BENCHMARKS.parent / "threedident" / "__init__.py"
+    assert str(BENCHMARKS.parent) not in others.replace(sys.prefix, "")
+
+
+PART = """
+import json, os, subprocess, sys, time
+name, rows = sys.argv[1:3]
+with open(rows, "a") as file:
+    file.write(json.dumps({"case": name, "figures": {"x": 1.5}}) + "\\n")
+    if name == "pairs":
+        file.write('{"case": "half')
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(os.environ["PIDS"], "a").write(f"{child.pid} ")
+print("what it says")
+sys.stdout.flush()
+if name == "engine":
+    time.sleep(600)
+if name == "pairs":
+    os.kill(os.getpid(), 9)
+if name == "step":
+    sys.exit(3)
+if name == "cycles":
+    raise RuntimeError("too hot")
+"""
+
+
+@pytest.mark.slow
+def test_a_part_that_hangs_or_dies_loses_no_other(gpu, monkeypatch, tmp_path, capsys):
+    (tmp_path / "gpu_parts.py").write_text(PART)
+    monkeypatch.setattr(gpu, "HERE", tmp_path)
+    monkeypatch.setattr(gpu, "machine", lambda rehearse: MACHINE)
+    monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
+    out = tmp_path / "out"
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--minutes", "0.1", "--out", str(out)])
+    with pytest.raises(SystemExit, match="not everything ran"):
+        gpu.main()
+    parts = json.loads((out / "gpu.json").read_text())["parts"]
+    states = {name: part["state"] for name, part in parts.items()}
+    assert states == {
+        "engine": "stopped after 5 s",
+        "pairs": "failed, exit code -9",
+        "step": "packages missing",
+        "cycles": "failed, exit code 1",
+        "curve": "done",
+    }
+    for name, part in parts.items():
+        assert part["rows"] == [{"case": name, "figures": {"x": 1.5}}]
+        assert ("log" in part) == (name != "curve")
+    assert "RuntimeError: too hot" in parts["cycles"]["log"]
+    assert "what it says" in parts["engine"]["log"]
+    text = (out / "gpu.md").read_text()
+    assert "NVIDIA X1 (1 MiB, driver 1.2)" in text
+    assert "RuntimeError: too hot" in text
+    # What a part has started ends with it.
+    pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+    assert len(pids) == len(gpu.PARTS)
+    for _ in range(600):
+        left = [pid for pid in pids if is_running(pid) and "State:\tZ" not in status(pid)]
+        if not left:
+            break
+        time.sleep(0.1)
+    assert not left
+    assert "### curve" in capsys.readouterr().out
+
+
+def status(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return "State:\tZ"
+
+
+MACHINE = {
+    "gpu": {"name": "NVIDIA X1", "driver": "1.2", "memory": "1 MiB", "gpus": 1},
+    "processor": "P",
+    "cores": 2,
+    "system": "Linux",
+    "python": "3.11",
+    "packages": {"torch": "2"},
+}
+
+
+def test_parts_are_kept_of_one_machine_alone(gpu, monkeypatch, tmp_path):
+    started = []
+
+    def run_part(name, seconds, *, rehearse):
+        started.append((name, seconds))
+        rows = [{"case": "a", "figures": {"x": 2.0, "y": None}}, {"case": "b", "error": "E: no"}]
+        return {"state": "done", "date": "2026", "commit": "c", "seconds": 1.0, "rows": rows[:1]}
+
+    monkeypatch.setattr(gpu, "run_part", run_part)
+    monkeypatch.setattr(gpu, "machine", lambda rehearse: MACHINE)
+    words = ["gpu.py", "--out", str(tmp_path), "--minutes", "10"]
+    monkeypatch.setattr(sys, "argv", [*words, "--part", "step", "--part", "curve"])
+    gpu.main()
+    assert [name for name, _ in started] == ["step", "curve"]
+    # What the first does not need, the second has.
+    assert started[0][1] < 400
+    assert 570 < started[1][1] < 590
+    assert "Not run: engine, pairs, cycles." in (tmp_path / "gpu.md").read_text()
+    monkeypatch.setattr(sys, "argv", [*words, "--part", "engine"])
+    gpu.main()
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    assert list(content["parts"]) == ["engine", "step", "curve"]
+    assert "| a | 2 |  |" in (tmp_path / "gpu.md").read_text()
+    monkeypatch.setattr(gpu, "machine", lambda rehearse: {**MACHINE, "python": "3.12"})
+    with pytest.raises(SystemExit, match="another machine or other versions: name another --out"):
+        gpu.main()
+    monkeypatch.setattr(gpu, "machine", lambda rehearse: {**MACHINE, "gpu": None})
+    with pytest.raises(SystemExit, match="--rehearse runs on the CPU"):
+        gpu.main()
+    monkeypatch.setattr(sys, "argv", [*words[:-1], "0"])
+    with pytest.raises(SystemExit):
+        gpu.main()
+
+
+def test_errors_of_cases_stand_between_the_tables(gpu):
+    rows = [
+        {"case": "a", "figures": {"x": 12345.6, "ok": True}},
+        {"case": "b", "error": "RuntimeError: out of memory"},
+        {"case": "c", "figures": {"x": 0.01234567, "ok": "equal"}},
+    ]
+    assert gpu.table(rows) == [
+        *("", "| case | x | ok |", "| --- | --- | --- |", "| a | 12,346 | True |"),
+        *("", "b: **RuntimeError: out of memory**"),
+        *("", "| case | x | ok |", "| --- | --- | --- |", "| c | 0.01235 | equal |"),
+    ]

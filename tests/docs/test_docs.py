@@ -446,6 +446,27 @@ def test_every_recorded_benchmark_has_its_heading_and_its_figures():
         assert page.count(f"<!-- figures of {name} -->") == 1
 
 
+def test_the_rays_of_the_page_on_gpus_are_those_of_the_page_on_engines():
+    engines = (ROOT / "docs/engines.md").read_text("utf-8")
+    rows = re.findall(r"^\| \w+_kernel \| ([\d.]+) \| (\d+) \| (\d+) \|", engines, re.M)
+    assert len(rows) >= 5
+    milliseconds = sum(float(row[0]) for row in rows)
+    rays = sum(int(count) for row in rows for count in row[1:])
+    page = " ".join((ROOT / "docs/gpu.md").read_text("utf-8").split())
+    per_thread = rays / milliseconds / 1e3  # millions a second
+    cycles = 132 * 1.7e9 / (1000 * rays)
+    for text in (
+        f"at most {rays:,} rays",
+        f"{rays / 1e3:.0f} million rays a second",
+        f"traces {per_thread:.1f} million rays a second",
+        f"work of {milliseconds:.0f} such threads",
+        f"a multiprocessor {cycles:.0f} cycles",
+        f"{round(128 * cycles, -3):,.0f} cycles of a single lane",
+        f"some {round(3e3 / per_thread, -1):.0f} cycles a ray",
+    ):
+        assert text in page, text
+
+
 def test_the_row_that_a_page_adds_to_a_table_is_one(tmp_path, monkeypatch):
     page = ROOT / "docs/extending.md"
     parts = {part.title: part.text for part in blocks(page) if part.language == "toml"}

@@ -34,6 +34,7 @@ PROGRAMS = (
     ("3dident ", "runs a command in a process of its own"),
     ("-m threedident ", "runs a command in a process of its own"),
     ("benchmarks/run.py", "runs benchmarks"),
+    ("benchmarks/gpu.py", "runs benchmarks"),
 )
 #: Tests that take seconds of a processor, by the name of their function.
 SLOW = {
