@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
