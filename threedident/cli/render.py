@@ -90,7 +90,7 @@ _job_options = gathered(
             "--images-per-worker",
             type=click.IntRange(1),
             help="Images after which a render process is replaced by a fresh one.  [default: "
-            f"{defaults.IMAGES_PER_WORKER}, of the direct engine "
+            f"{defaults.IMAGES_PER_WORKER}; with --engine direct "
             f"{defaults.IMAGES_PER_DIRECT_WORKER}]",
         ),
         click.option(
