@@ -119,7 +119,7 @@ def main() -> None:
             measure(
                 engine,
                 quality,
-                range(arguments.published if (engine, quality) == PUBLISHED else 20),
+                range(arguments.published if (engine, quality) == PUBLISHED else SCENES),
             )
             for engine in QUALITIES
             for quality in ("reference", "standard", "draft")

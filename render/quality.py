@@ -87,7 +87,7 @@ Quality = Whole | Layered | Integrated
 
 _DIRECT = {
     "draft": Integrated(inside=2, edge=32, tolerance=16.0, look=4, ground=8, coarseness=3),
-    "standard": Integrated(inside=4, edge=128, tolerance=4.5, look=4, ground=64, coarseness=2),
+    "standard": Integrated(inside=4, edge=128, tolerance=4.2, look=4, ground=64, coarseness=2),
     "reference": Integrated(inside=16, edge=512, tolerance=1.5, look=16, ground=256, coarseness=2),
 }
 

@@ -96,3 +96,9 @@ def test_differences_name_what_was_chosen_and_not_what_follows():
     assert without_consequences(unequal) == [("engine.name", "a", "b")]
     unequal = differences(left, {**left, "seed": 1})
     assert without_consequences(unequal) == [("seed", 0, 1)]
+    # Of another recipe everything of the engine is another, and the recipe is the reason.
+    left = {"engine": {"name": "a", "quality": "q", "recipe": 1, "version": "1", "samples": 4}}
+    right = {"engine": {"name": "a", "quality": "q", "recipe": 2, "version": "2", "edge": 8}}
+    assert without_consequences(differences(left, right)) == [("engine.recipe", 1, 2)]
+    right["engine"]["quality"] = "other"
+    assert without_consequences(differences(left, right)) == [("engine.quality", "q", "other")]

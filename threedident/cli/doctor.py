@@ -25,7 +25,7 @@ PACKAGES: dict[str | None, dict[str, str]] = {
         "requests": "requests",
         "rich": "rich",
     },
-    "render": {"bpy": "bpy", "trimesh": "trimesh", "warp-lang": "warp"},
+    "render": {"bpy": "bpy", "trimesh": "trimesh"},
     "direct": {"warp-lang": "warp"},
     "train": {
         "faiss-cpu": "faiss",
