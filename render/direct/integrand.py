@@ -210,23 +210,28 @@ def beckmann(n: wp.vec3, v: wp.vec3, l: wp.vec3, alpha: float) -> float:
 
 
 @wp.func
-def rubber_terms(n: wp.vec3, v: wp.vec3, l: wp.vec3) -> wp.vec2:
-    """The published material, a glossy coat over diffuse and velvet, mixed by Fresnel.
+def rubber_mix(cos_v: float, back: bool) -> wp.vec2:
+    """The Fresnel shares by which the published material mixes coat and velvet in.
 
-    Its BRDF times the cosine is the first term times the colour, plus the second.
+    Seen from behind, through an opening of the mesh, the indices of refraction are inverted, as in
+    Blender's Fresnel node.
     """
-    cos_v = wp.dot(n, v)
-    coat = fresnel(cos_v, 1.2)
-    inner = fresnel(cos_v, 1.4)
-    under = (1.0 - inner) * diffuse(wp.dot(n, l)) + inner * velvet(n, v, l, 0.6)
-    return wp.vec2((1.0 - coat) * under, 0.8 * coat * beckmann(n, v, l, 0.35))
+    coat = float(1.2)
+    inner = float(1.4)
+    if back:
+        coat = 1.0 / 1.2
+        inner = 1.0 / 1.4
+    return wp.vec2(fresnel(cos_v, coat), fresnel(cos_v, inner))
 
 
 @wp.func
-def rubber(n: wp.vec3, v: wp.vec3, l: wp.vec3, color: wp.vec3) -> wp.vec3:
-    """The published material's BRDF times the cosine."""
-    terms = rubber_terms(n, v, l)
-    return terms[0] * color + wp.vec3(terms[1], terms[1], terms[1])
+def rubber_terms(n: wp.vec3, v: wp.vec3, l: wp.vec3, mix: wp.vec2) -> wp.vec2:
+    """The published material, a glossy coat over diffuse and velvet, mixed by `rubber_mix`.
+
+    Its BRDF times the cosine is the first term times the colour, plus the second.
+    """
+    under = (1.0 - mix[1]) * diffuse(wp.dot(n, l)) + mix[1] * velvet(n, v, l, 0.6)
+    return wp.vec2((1.0 - mix[0]) * under, 0.8 * mix[0] * beckmann(n, v, l, 0.35))
 
 
 @wp.func

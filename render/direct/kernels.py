@@ -187,6 +187,7 @@ class Point:
     v: wp.vec3  # to the camera
     tangent: wp.vec3
     color: wp.vec3
+    mix: wp.vec2  # `rubber_mix`
     material: int
 
 
@@ -218,7 +219,8 @@ def scatter(point: Point, l: wp.vec3) -> wp.vec3:
     if wp.dot(point.face, l) <= 0.0:
         return wp.vec3(0.0)
     if point.material == RUBBER:
-        return integrand.rubber(point.n, point.v, l, point.color)
+        terms = integrand.rubber_terms(point.n, point.v, l, point.mix)
+        return terms[0] * point.color + wp.vec3(terms[1], terms[1], terms[1])
     v = in_frame(point, point.v)
     w = in_frame(point, l)
     return (
@@ -631,6 +633,8 @@ def light_kernel(
     shot = shots[b]
     p = ground_point(view, shot, float(i) + 0.5, float(j) + 0.5)
     v = wp.normalize(wp.vec3(view.camera, 0.0, view.camera) - p)
+    up = wp.vec3(0.0, 0.0, 1.0)
+    mix = integrand.rubber_mix(v[2], False)
     total = wp.vec2(0.0)
     for s in range(count):
         u = sample_point(samples, s, 1 + light, _STEADY)
@@ -642,7 +646,7 @@ def light_kernel(
         if light == SPOT:
             way = spot_light(lamps, shot, p, u)
             strength = lamps.spot / (4.0 * integrand.PI) / wp.dot(way, way)
-        total += strength * integrand.rubber_terms(wp.vec3(0.0, 0.0, 1.0), v, wp.normalize(way))
+        total += strength * integrand.rubber_terms(up, v, wp.normalize(way), mix)
     out[b, i, j] = wp.vec4(total[0], total[1], 0.0, 0.0) / float(count)
 
 
@@ -728,9 +732,11 @@ def object_sample(
     n = hit.u * normals[k] + hit.v * normals[k + 1] + (1.0 - hit.u - hit.v) * normals[k + 2]
     point.n = wp.normalize(shot.rotation * n)
     point.face = wp.normalize(shot.rotation * hit.normal)
-    if wp.dot(point.face, point.v) < 0.0:
+    back = wp.dot(point.face, point.v) < 0.0
+    if back:
         point.face = -point.face
         point.n = -point.n
+    point.mix = integrand.rubber_mix(wp.dot(point.n, point.v), back)
     local = to_object(shot, point.p) - body.centre
     point.tangent = shot.rotation * wp.vec3(
         -local[1] / body.sides[1], local[0] / body.sides[0], 0.0
