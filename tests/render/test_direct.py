@@ -267,6 +267,18 @@ def test_fidelity_to_converged_blender_renders(folder, quality, mean, worst, tai
     assert tails.max() <= tail
 
 
+def test_rubber_seen_from_behind_is_mixed_as_by_blender():
+    # Scene 8 of the hard ones: light falls into the spout and the gap around the lid.
+    raw, images = references("hard")
+    (image,) = render(raw[8:9], PRESET, quality="reference", device="cpu")
+    errors = np.abs(image.astype(int) - images[8]).max(-1)
+    assert errors[30:40, 26:36].max() < 25  # the spout: 95 with the mix of the outside
+    assert errors[0:10, 30:42].max() < 25
+    front, back = (integrand.rubber_mix(0.5, side) for side in (False, True))
+    assert tuple(back) == pytest.approx((1.0, 1.0))  # total reflection
+    assert front[0] < front[1] < 0.1
+
+
 def test_shapes_and_metal_agree_with_blender():
     for shape, material in (("cube", "rubber"), ("cylinder", "metal")):
         preset, raw = scene(shape, material)
