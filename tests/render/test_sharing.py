@@ -128,6 +128,27 @@ def test_parts_share_a_dataset_just_where_they_share_no_shard(tmp_path, small_da
     assert not list((tmp_path / "d").glob(".render-*"))
 
 
+def test_statistics_do_not_chase_a_process_that_is_at_work(tmp_path, small_dataset, monkeypatch):
+    shutil.copytree(small_dataset, tmp_path / "d")
+    dataset = DatasetDir.open(tmp_path / "d")
+    listed = []
+
+    def shards():  # another one each time
+        listed.append(None)
+        return {len(listed): tmp_path}
+
+    monkeypatch.setattr(dataset, "shards", shards)
+    monkeypatch.setattr(dataset, "compute_stats", lambda: {"images": len(listed)})
+    with dataset.only_render(1, 2):
+        assert dataset.write_stats() == {"images": 1}
+    # Nobody is at work: it looks until nothing has changed.
+    stable = iter([{1: tmp_path}, {2: tmp_path}, {2: tmp_path}, {2: tmp_path}])
+    monkeypatch.setattr(dataset, "shards", lambda: next(stable))
+    dataset.write_stats()
+    assert list(stable) == []
+    assert not list((tmp_path / "d").glob(".render-*"))
+
+
 def _try_to_hold(root: Path, parts: int, ready: Any, done: Any, won: Any) -> None:
     dataset = DatasetDir.open(root)
     ready.wait(60)

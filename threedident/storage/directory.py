@@ -25,7 +25,7 @@ from threedident.storage.atomic_files import (
     replacing,
     write_json,
 )
-from threedident.storage.locks import LOCK, hold_shards, locked
+from threedident.storage.locks import LOCK, hold_shards, is_written_to, locked
 from threedident.storage.manifest import (
     MANIFEST,
     Manifest,
@@ -400,7 +400,9 @@ class DatasetDir:
             shards = self.shards()
             stats = self.compute_stats()
             write_json(self.root / STATS, stats)
-            if self.shards() == shards:  # else another member of a job array has added some
+            # Otherwise another member of a job array has added some. One that still is at work
+            # does this itself when it ends; shards can come quicker than they are counted here.
+            if self.shards() == shards or is_written_to(self.root):
                 return stats
 
     def compute_stats(self) -> dict[str, Any]:

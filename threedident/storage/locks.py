@@ -80,6 +80,15 @@ def hold_shards(root: Path, part: int, parts: int) -> Iterator[None]:
                 path.unlink()
 
 
+def is_written_to(root: Path) -> bool:
+    """Whether a process holds shards of a directory at this moment, as `hold_shards` does."""
+    for path in root.glob(".render-*.lock"):
+        with contextlib.suppress(OSError), path.open("r+", encoding="utf-8") as file:
+            if not lock(file):
+                return True
+    return False
+
+
 def _refuse_shared(root: Path, path: Path, part: int, parts: int) -> None:
     """Raise a UsageError where a lock is held that covers some of the same shards."""
     name = _RENDER_LOCK.fullmatch(path.name)
