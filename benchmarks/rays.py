@@ -36,6 +36,7 @@ def main() -> None:
     seconds: dict[str, float] = defaultdict(float)
     camera: dict[str, int] = defaultdict(int)
     shadow: dict[str, int] = defaultdict(int)
+    few: list[float] = []  # of each image, the share of the object that few samples are enough for
     launch = wp.launch
 
     def timed(kernel: Any, dim: Any, inputs: Any = (), outputs: Any = (), **rest: Any) -> None:
@@ -58,6 +59,8 @@ def main() -> None:
         elif kernel.key == "object_kernel":
             layer, counts = (each.numpy() for each in outputs)
             more = np.maximum(counts - quality.inside, 0)
+            for cover, n in zip(layer[..., 3] > 0, counts, strict=True):
+                few.append(float((n[cover] <= quality.inside).mean()))
             camera[kernel.key] += int(more.sum())
             shadow[kernel.key] += round(3 * float((more * layer[..., 3]).sum()))
 
@@ -72,6 +75,10 @@ def main() -> None:
             f"| {key} | {1e3 * spent / len(latents):.2f} | {camera[key] / len(latents):.0f} "
             f"| {shadow[key] / len(latents):.0f} | {rays / spent / 1e6:.1f} |"
         )
+    print(
+        f"\nThe first samples are enough for {np.mean(few):.0%} of the object's pixels, between "
+        f"{min(few):.0%} and {max(few):.0%}: these the engine cycles leaves to Blender."
+    )
 
 
 if __name__ == "__main__":
