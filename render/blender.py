@@ -84,7 +84,8 @@ def import_bpy(threads: int = 1) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "bpy":
             raise
-        raise MissingExtraError("bpy (Blender 4.5 or 5.0, CPython 3.11)", "render", "rendering") from error
+        package = "bpy (Blender 4.5 or 5.0, CPython 3.11)"
+        raise MissingExtraError(package, "render", "rendering") from error
     except ImportError as error:
         raise RenderError(
             f"bpy is installed but does not load: {error}. It needs shared libraries of the "
