@@ -13,7 +13,9 @@ from multiprocessing.connection import Connection
 
 def main() -> None:
     """Run the function, which gets the pipe and its other arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C goes to all: we decide
+    # A terminal's Ctrl-C goes to all, and the caller decides. It has held it back until here.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     pipe = Connection(int(sys.argv[1]))
     os.set_inheritable(pipe.fileno(), False)

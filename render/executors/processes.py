@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
@@ -55,7 +54,7 @@ class ChildProcess:
         message = _pickled((function, arguments))
         self.pipe, theirs = Pipe()
         try:
-            with theirs, _opened(log) as output, ignoring_interrupts():
+            with theirs, _opened(log) as output, holding_interrupts():
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", str(_SCRIPT), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
@@ -110,16 +109,16 @@ def wait_for_close(pipe: Connection, seconds: float | None = None) -> bool:
 
 
 @contextlib.contextmanager
-def ignoring_interrupts() -> Iterator[None]:
-    """Let processes that are started within ignore Ctrl-C from their first moment on."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def holding_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back, which is not lost: it comes when the block ends.
+
+    Processes that are started within inherit that, and are spared it from their first moment on.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager
