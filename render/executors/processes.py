@@ -110,7 +110,7 @@ def wait_for_close(pipe: Connection, seconds: float | None = None) -> bool:
 
 @contextlib.contextmanager
 def holding_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back, which is not lost: it comes when the block ends.
+    """Hold Ctrl-C back from this thread: it is not lost, but comes when the block ends.
 
     Processes that are started within inherit that, and are spared it from their first moment on.
     """

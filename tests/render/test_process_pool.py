@@ -338,18 +338,22 @@ def test_a_log_that_cannot_be_written(tmp_path):
         run(tmp_path / "no", {})
 
 
-def test_an_interrupt_while_a_process_starts_is_not_lost(tmp_path):
+def test_an_interrupt_while_a_process_starts_is_not_lost():
     from threedident.render.executors.processes import holding_interrupts
 
-    with pytest.raises(KeyboardInterrupt), holding_interrupts():
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05)
-        inside = True  # it has not come yet
-    assert inside
-    with holding_interrupts():  # nor does a child keep it, or pass it on
+    said = []
+
+    def interrupted():
+        with holding_interrupts():
+            signal.raise_signal(signal.SIGINT)  # to this thread
+            said.append("it has not come yet")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert said
+    with holding_interrupts():  # a child has it held back from its first moment on
         code = "import os, signal; os.kill(os.getpid(), signal.SIGINT); print('alive')"
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        )
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout == "alive\n"
     assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == set()
