@@ -80,7 +80,7 @@ def launch(fabric: Fabric, function: Callable[[Fabric], None]) -> None:
 
     Raises:
         TrainingError: a process failed.
-        UsageError, DatasetError: a process raised one.
+        UsageError, DatasetError, KeyboardInterrupt: a process raised one.
     """
     try:
         fabric.launch(function)
@@ -90,6 +90,8 @@ def launch(fabric: Fabric, function: Callable[[Fabric], None]) -> None:
         kinds = {f"{kind.__module__}.{kind.__name__}": kind for kind in (UsageError, DatasetError)}
         if name in kinds:
             raise kinds[name](message) from error
+        if name == "KeyboardInterrupt":  # Ctrl-C reached it when it had left the training already
+            raise KeyboardInterrupt from error
         raise TrainingError(f"a process of the training failed: {last:.500}") from error
 
 

@@ -31,6 +31,7 @@ from threedident.baselines.training import loop as training
 from threedident.baselines.training.networks import ENCODER
 from threedident.baselines.training.run_folder import RESULT
 from threedident.cli import main
+from threedident.errors import TrainingError, UsageError
 
 
 def test_a_seed_reproduces_a_run_and_another_does_not(tmp_path: Path) -> None:
@@ -129,3 +130,24 @@ def test_command(tmp_path: Path, cli: Any) -> None:
     ):
         failed = CliRunner().invoke(main, ["train", *arguments])
         assert failed.exit_code == 2 and said in failed.output
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        ("KeyboardInterrupt", KeyboardInterrupt),  # it came when a process had left the training
+        ("threedident.errors.UsageError: no", UsageError),
+        ("RuntimeError: no", TrainingError),
+    ],
+)
+def test_what_ends_a_process_ends_the_training(last: str, kind: type[BaseException]) -> None:
+    from torch.multiprocessing.spawn import ProcessException
+
+    from threedident.baselines.training.distributed import launch
+
+    class OneFails:
+        def launch(self, function: object) -> None:
+            raise ProcessException(f"\n\n-- Process 1 terminated --\nTraceback\n{last}", 0, 1)
+
+    with pytest.raises(kind):
+        launch(OneFails(), print)  # type: ignore[arg-type]
