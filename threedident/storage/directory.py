@@ -44,7 +44,8 @@ WANTED = "wanted.json"
 GIVEN_LATENTS = "given_raw_latents"
 LOGS = "logs"
 _MOST_WANTED = 10**9  # images
-_NEARLY = 1e-5
+#: By which variables and raw latents of a model may differ from one machine to another.
+NEARLY = 1e-5
 # Whose versions an engine's version is made of.
 _PACKAGES = {"cycles": ("bpy", "warp-lang"), "direct": ("warp-lang",)}
 
@@ -351,7 +352,7 @@ class DatasetDir:
         wrong = expected != raw
         if self.manifest.sampling is not None:
             # Sines and quantiles may differ in the last bit from one machine to another.
-            wrong &= ~np.isclose(expected, raw, rtol=0, atol=_NEARLY)
+            wrong &= ~np.isclose(expected, raw, rtol=0, atol=NEARLY)
             expected = raw
         for name, off in (
             ("raw_latents", wrong),
@@ -380,7 +381,7 @@ class DatasetDir:
             return
         for field in dataclasses.fields(Draws):
             right, own = getattr(expected, field.name), getattr(held, field.name)
-            off = ~np.isclose(right, own, rtol=0, atol=_NEARLY * (field.name == "variables"))
+            off = ~np.isclose(right, own, rtol=0, atol=NEARLY * (field.name == "variables"))
             if off.any():
                 row = interval.first + int(np.argwhere(off)[0, 0])
                 raise DatasetError(
