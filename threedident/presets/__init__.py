@@ -10,6 +10,7 @@ from threedident.presets.preset import BUILT_IN_SHAPES as BUILT_IN_SHAPES
 from threedident.presets.preset import HUES as HUES
 from threedident.presets.preset import MATERIALS as MATERIALS
 from threedident.presets.preset import MOST_OBJECTS as MOST_OBJECTS
+from threedident.presets.preset import OBJECT_FACTORS as OBJECT_FACTORS
 from threedident.presets.preset import SATURATION as SATURATION
 from threedident.presets.preset import MeshFile as MeshFile
 from threedident.presets.preset import Preset as Preset

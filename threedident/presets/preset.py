@@ -46,7 +46,7 @@ MOST_OBJECTS = 8
 _MOST_NAMES = 100  # of shapes
 _SHAPE_NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,59}")
 #: The factors that each object has for itself.
-_OBJECT_FACTORS = ("x", "y", "z", "phi", "theta", "psi", "object_hue")
+OBJECT_FACTORS = ("x", "y", "z", "phi", "theta", "psi", "object_hue")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Preset:
         second object end in _2, and so on.
         """
         classes = (*(("shape",) if self.shapes else ()), *(("material",) if self.materials else ()))
-        own = (*_OBJECT_FACTORS, *classes)
+        own = (*OBJECT_FACTORS, *classes)
         if self.spotlights == "each":
             own += ("spotlight_position",)
         more = tuple(f"{name}_{k}" for k in range(2, self.objects + 1) for name in own)
@@ -247,7 +247,7 @@ class Preset:
                 continue
             if self._span(name) == 0:
                 best[name] = 0.0
-            elif self.objects > 1 and name in (*_OBJECT_FACTORS, "spotlight_position"):
+            elif self.objects > 1 and name in (*OBJECT_FACTORS, "spotlight_position"):
                 continue
             elif name in SATURATION and self.hue == "unwrapped":
                 low, high = self.ranges[name]
