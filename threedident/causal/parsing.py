@@ -22,7 +22,6 @@ from threedident.causal.model import (
     Variable,
     base_column,
     order,
-    scene_columns,
 )
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
@@ -144,7 +143,7 @@ def _variable(
     where = f"variables.{domain.name}"
     names = ("kind", "range", "values", "renders", "scene", "status", "note")
     plain_data.refuse_unknown(data, (*names, "mechanism", "transition"), where)
-    columns = scene_columns(preset)
+    columns = preset.columns
     default = domain.name if domain.name in columns else ""
     renders = plain_data.text(data.get("renders", default), f"{where}.renders")
     if renders and renders not in columns:
