@@ -43,7 +43,7 @@ TEMPLATES = (
 )
 PALETTES = ("tableau", "css4", "xkcd")
 
-_CAPTIONS = 0x63617074  # the third word of the generator's counter, this module's own
+_CAPTIONS = 0x63617074  # the last word of the generator's counter, which is 0 for all other draws
 _LARGEST_FILE = 100_000  # bytes of a file of templates
 _MOST_TEMPLATES = 1000
 _ROWS = 2048  # hues that are compared with a palette at once
@@ -184,7 +184,7 @@ def _draws(numbers: Sequence[int], seed: int, split: str) -> Float64:
         raise UsageError(f"image numbers must be >= 0, found {min(numbers)}")
     key = np.array([seed, SPLITS[split]], np.uint64)
     rows = [
-        np.random.Philox(key=key, counter=np.array([0, i, _CAPTIONS, 0], np.uint64)).random_raw(2)
+        np.random.Philox(key=key, counter=np.array([0, i, 0, _CAPTIONS], np.uint64)).random_raw(2)
         for i in numbers
     ]
     words = np.array(rows, np.uint64).reshape(len(numbers), 2) >> np.uint64(11)
