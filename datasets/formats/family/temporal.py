@@ -30,7 +30,7 @@ from threedident.datasets.formats.source import Origin, UInt8, check_numbers
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES, NUM_FACTORS
 from threedident.progress import Progress
-from threedident.storage.atomic_files import replacing
+from threedident.storage.atomic_files import explaining_write_errors, replacing
 
 FORM = "temporal-causal3dident"
 SPLITS = {"train": "train.npz", "val": "val.npz", "test": "test.npz"}
@@ -201,6 +201,8 @@ def write_temporal(source: FamilySource, out: Path) -> int:
             part = range(start, min(start + _READ_AT_ONCE, count))
             source.read(part, images[start : part.stop])
             progress.advance(len(part))
+    with explaining_write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary, temporary.open("wb") as file:
         np.savez(
             file,
