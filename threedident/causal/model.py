@@ -307,6 +307,35 @@ class CausalModel:
         low, high = self.preset.ranges[base]
         return (low + high) / 2
 
+    def about(self) -> dict[str, Any]:
+        """The fields that describe the model and decide no image, as plain data."""
+        return {
+            "description": self.description,
+            "sources": self.sources,
+            "variables": {
+                each.name: {"status": each.status, "note": each.note} for each in self.variables
+            },
+        }
+
+    def law(self) -> dict[str, Any]:
+        """The fields that decide images, but for the scene, as plain data."""
+        data = self.as_dict()
+        for name in ("name", "scene", "description", "sources"):
+            del data[name]
+        for variable in data["variables"].values():
+            variable.pop("status")
+            variable.pop("note", None)
+        return data
+
+    def graph(self) -> dict[str, Any]:
+        """The graph as plain data: adjacency matrices, [i][j] for an edge from i to j."""
+        return {
+            "variables": list(self.names),
+            "adjacency": self.adjacency.astype(int).tolist(),
+            "within_step": self.step_adjacency.astype(int).tolist() if self.has_time else None,
+            "from_previous": self.lagged_adjacency.astype(int).tolist() if self.has_time else None,
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """The model as plain data, as in a TOML file."""
         scene = self.preset.as_dict()
