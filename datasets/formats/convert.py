@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from threedident.datasets.formats.export import export
-from threedident.datasets.formats.family import WRITERS, FamilySource
+from threedident.datasets.formats.family import WRITERS, FamilySource, ModelSource
 from threedident.datasets.formats.hdf5 import to_shards
 from threedident.datasets.formats.png_folder import to_published
 from threedident.datasets.formats.source import Source
@@ -85,9 +85,11 @@ def _of_family(source: Source, form: str) -> FamilySource:
     """
     if isinstance(source, FamilySource):
         return source
+    if source.draws is not None:
+        return ModelSource(source)
     raise UsageError(
         f"{source.root} has no variables but the ten latents: the layout {form} is for datasets of "
-        "3DIdent's family"
+        "3DIdent's family, and for those of `3dident render --model`"
     )
 
 

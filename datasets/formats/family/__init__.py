@@ -23,6 +23,7 @@ from threedident.datasets.formats.family import (
 )
 from threedident.datasets.formats.family.layout import Column as Column
 from threedident.datasets.formats.family.layout import FamilySource as FamilySource
+from threedident.datasets.formats.family.layout import ModelSource as ModelSource
 from threedident.errors import DatasetError, UsageError
 
 #: The layouts, by the name of the form.

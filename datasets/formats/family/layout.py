@@ -162,6 +162,43 @@ class PngFamilySource(FamilySource):
         return [path for path in self.root.rglob("*") if path.is_file()]
 
 
+class ModelSource(FamilySource):
+    """A dataset of a causal model, as one of the family: to be written in a published layout."""
+
+    def __init__(self, source: Source) -> None:
+        """Take the variables of a dataset.
+
+        Raises:
+            UsageError: it is of no causal model.
+        """
+        manifest, draws = source.manifest, source.draws
+        sampling = manifest.sampling if manifest else None
+        if sampling is None or draws is None:
+            raise UsageError(f"{source.root} is not of a causal model")
+        self._source = source
+        self.form, self.root, self.shape = source.form, source.root, source.shape
+        self.origin = source.origin
+        self.raw_latents, self.latents = source.raw_latents, source.latents
+        self.variables = draws.variables
+        self.columns = tuple(
+            Column(each.name, each.kind, None if each.values else each.range, each.values)
+            for each in sampling.model.variables
+        )
+        if sampling.frames == 2 and sampling.group != "sequence":
+            count = len(source) // 2
+            self.pairs = np.arange(2 * count, dtype=np.int64).reshape(count, 2)
+        if sampling.group == "sequence" and draws.item[-1] == draws.item[0]:
+            self.targets = draws.targets
+
+    def read(self, indices: Sequence[int], out: UInt8) -> None:
+        """Read images into an array (k, H, W, 3)."""
+        self._source.read(indices, out)
+
+    def files(self) -> list[Path]:
+        """None: they are the dataset's own."""
+        return []
+
+
 def numbered_images(folder: Path, count: int, whose: str) -> list[Path]:
     """The images of a folder, `0.png` or `000000.png` on, in the order of their numbers.
 

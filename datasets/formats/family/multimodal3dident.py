@@ -231,7 +231,8 @@ def write_multimodal3dident(
     Args:
         source: the dataset, with the variables of `IMAGE_COLUMNS`.
         out: the folder, new or empty.
-        captions: the captions; None: the dataset's own, or those that `caption` makes.
+        captions: the captions; None: the dataset's own, or those that `caption` makes with the
+            dataset's seed and split.
 
     Returns:
         The number of images in it.
@@ -246,7 +247,7 @@ def write_multimodal3dident(
         if name:
             source.column(name)
     if captions is None:
-        captions = _own_captions(source) or caption(source)
+        captions = _own_captions(source) or caption(source, **_seed_and_split(source))
     if len(captions) != count:
         raise UsageError(f"found {len(captions)} captions for {count} images")
     shapes = source.column("shape").values
@@ -283,6 +284,12 @@ def _as_written(source: FamilySource, variable: str) -> Any:
     if (low, high) == (0.0, 1.0):
         return values
     return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1).astype(np.float32)
+
+
+def _seed_and_split(source: FamilySource) -> dict[str, Any]:
+    """The seed and the split of a dataset that was rendered; none where they are not recorded."""
+    settings = source.manifest.settings if source.manifest else {}
+    return {name: settings[name] for name in ("seed", "split") if settings.get(name) is not None}
 
 
 def _own_captions(source: FamilySource) -> Captions | None:

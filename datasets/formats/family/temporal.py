@@ -171,7 +171,10 @@ def write_temporal(source: FamilySource, out: Path) -> int:
         raise DatasetError(f"{out} exists already: choose another --out")
     count, targets = len(source), source.targets
     if targets is None:
-        raise UsageError(f"{source.root} is no sequence: its intervention targets are not known")
+        raise UsageError(
+            f"{source.root} is not one sequence with known intervention targets, which the layout "
+            "holds: `3dident render --model NAME --steps T --n 1` renders one"
+        )
     latents = np.zeros((count, NUM_FACTORS), np.float32)
     shapes = np.zeros((count, 2), np.uint8)
     interventions = np.zeros((count - 1, len(NAMES)), np.int64)

@@ -516,7 +516,7 @@ def test_a_sequence_must_fit_the_layout(tmp_path):
     with pytest.raises(UsageError, match=r"ends in \.npz"):
         write_temporal(source, tmp_path / "d")
     source.targets = None
-    with pytest.raises(UsageError, match="is no sequence"):
+    with pytest.raises(UsageError, match="is not one sequence"):
         write_temporal(source, tmp_path / "d.npz")
     other = family_folders.causal(classes=("teapot", *"abcdef"))
     other.targets = np.zeros(other.variables.shape, np.uint8)
