@@ -498,7 +498,8 @@ def star() -> Mesh:
     arms = np.array(
         [
             *((1, 0.1, 0.2, 1.0), (-0.8, 0.6, 0, 0.75), (-0.7, -0.8, 0.1, 0.55)),
-            *((0.3, 0.9, 0.3, 0.45), (0.3, -1, -0.2, 0.8), (0.1, 0.1, 1, 0.9), (-0.2, 0.1, -1, 0.6)),
+            *((0.3, 0.9, 0.3, 0.45), (0.3, -1, -0.2, 0.8)),
+            *((0.1, 0.1, 1, 0.9), (-0.2, 0.1, -1, 0.6)),
         ]
     )
     return _radial(_bumps(arms, 14.0, 0.5), 2.9)
@@ -545,9 +546,7 @@ def _tube(centres: Array, radii: Array, extent: float, *, closed: bool) -> Mesh:
         along, around = np.roll(grid, -1, axis=0), np.roll(grid, -1, axis=1)
         both = np.roll(along, -1, axis=1)
         faces = list(np.stack([grid, along, both, around], axis=-1).reshape(-1, 4))
-    return _from_faces(
-        _fitted(vertices, extent), _facing_outward(vertices, faces), smooth=True
-    )
+    return _from_faces(_fitted(vertices, extent), _facing_outward(vertices, faces), smooth=True)
 
 
 _TUBE_TURN = 40  # facets around a tube

@@ -11,6 +11,7 @@ from threedident.datasets.formats.export import ExportSource
 from threedident.datasets.formats.hdf5 import extend_command
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
+from threedident.presets import parse_preset
 from threedident.storage.directory import WANTED, DatasetDir
 from threedident.storage.manifest import Manifest
 from threedident.storage.shard_plan import Interval, gaps, name_stretches
@@ -129,8 +130,8 @@ def how_to_complete(about: Mapping[str, Any]) -> str:
             "complete the dataset directory it was written from, and write it again; or turn it "
             "into shards (`3dident convert --to shards`) and go on with `3dident render --extend`"
         )
-    shape = settings["preset"]["shape"]
-    return f"to complete it: {extend_command(about['dataset'], shape, about['wanted'])}"
+    preset = parse_preset(settings["preset"], about["dataset"])
+    return f"to complete it: {extend_command(about['dataset'], preset, about['wanted'])}"
 
 
 def lines(about: Mapping[str, Any]) -> list[str]:
@@ -161,9 +162,8 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         text.append("imported from the published layout: what rendered it is not recorded")
         return text
     preset, engine, latents = settings["preset"], settings["engine"], settings["latents"]
-    text.append(
-        f"preset     {preset['name']}: {preset['shape']}, {preset['material']}, hue {preset['hue']}"
-    )
+    scene = parse_preset(preset, name)
+    text.append(f"preset     {scene.name}: {scene.about_objects()}, hue {scene.hue}")
     seeded = f"{settings['split']} split, seed {settings['seed']}"
     text.append(f"latents    {'given in a file' if latents['source'] == 'file' else seeded}")
     if latents["source"] == "pairs":

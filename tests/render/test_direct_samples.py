@@ -30,7 +30,9 @@ def engine():
 def shots(engine, raw):
     builder = SceneBuilder(engine._builder.preset)
     scenes = [builder.build(row) for row in engine._builder.preset.to_scene(raw)]
-    return wp.array([_shot(s, engine._solid().sphere) for s in scenes], dtype=kernels.Shot, device="cpu")
+    return wp.array(
+        [_shot(s, engine._solid().sphere) for s in scenes], dtype=kernels.Shot, device="cpu"
+    )
 
 
 # --- Points ---
