@@ -120,6 +120,13 @@ def _domain(name: str, data: Any) -> Domain:
         )
         if len(set(names)) < len(names):
             raise Misfit(f"{where}.values names a class twice")
+        numbers = {str(number): number for number in range(len(names))}
+        for number, each in enumerate(names):  # else "1" could be a class's number or its name
+            if numbers.get(each, number) != number:
+                raise Misfit(
+                    f"{where}.values: {each!r} is the number of another class: choose names that "
+                    f"are no numbers, as in {f'at {each}'!r}"
+                )
         return Domain(name, kind, 0.0, float(len(names) - 1), names)
     if "values" in data:
         raise Misfit(f'{where}: values are of a discrete variable; add kind = "discrete"')
