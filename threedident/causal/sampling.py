@@ -203,12 +203,11 @@ class Sampling:
             with explaining(f"model {self.model.name}"):
                 law = parse_interventions(table, where, self.model.domains, {**drawn, **replaced})
             for each, mechanism in law.items():
-                for frame in ("previous", "first"):
-                    if mechanism.frames(frame):
-                        raise UsageError(
-                            f"{where}: {each} would need the value of another frame: an "
-                            "intervention looks at its own alone"
-                        )
+                if mechanism.frames("previous") or mechanism.frames("first") or mechanism.remembers:
+                    raise UsageError(
+                        f"{where}: {each} would need the value of another frame: an intervention "
+                        "looks at its own alone"
+                    )
             replaced.update(law)
         return replaced
 
