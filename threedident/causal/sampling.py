@@ -172,7 +172,6 @@ class Sampling:
 
     def held_share(self, *, seed: int = 0, split: str = "train") -> float:
         """The share of images in which a shift ends at a range's end, from 10,000 draws."""
-        before = dataclasses.replace(self, counterfactual={}, view=None, steps=1)
         shifted = [
             (name, mechanism)
             for number in range(max(1, len(self.environments)))
@@ -181,8 +180,10 @@ class Sampling:
         ]
         if not shifted:
             return 0.0
-        after = dataclasses.replace(before, do={**self.do, **self.counterfactual})
-        values = after.draw(range(10_000), seed=seed, split=split).variables
+        drawn = dataclasses.replace(self, view=None, steps=1)
+        last, frames = drawn.frames - 1, drawn.frames
+        numbers = range(last, 10_000 * frames, frames)
+        values = drawn.draw(numbers, seed=seed, split=split).variables
         held = np.zeros(len(values), bool)
         for name, mechanism in shifted:
             variable = self.model[name]
