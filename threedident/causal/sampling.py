@@ -101,13 +101,8 @@ class Sampling:
             raise UsageError(f"an environment is named twice: {', '.join(self.environments)}")
         if self.view is not None:
             self.model.view(self.view)
-        for number in range(max(1, len(self.environments))):
-            for name in ("before", "after"):
-                order(
-                    self.model.names,
-                    {**self._drawn(number, counterfactual=name == "after")},
-                    f"model {self.model.name}, with these interventions",
-                )
+        for number in range(max(1, len(self.environments))):  # which checks the laws of all frames
+            _Simulation(self, number, np.empty(0, np.int64), 0, "train")
 
     @property
     def frames(self) -> int:
@@ -243,7 +238,7 @@ class _Simulation:
         names = self._model.names
         drawn = {each.name: each.mechanism for each in self._model.variables}
         self._first_law: dict[str, Mechanism] = {**drawn, **replaced}
-        where = f"model {self._model.name}"
+        where = f"model {self._model.name}" + (", with these interventions" if replaced else "")
         self._first_order = order(names, self._first_law, where)
         group = sampling.group
         self._later_law: Mechanisms = {}
@@ -252,6 +247,7 @@ class _Simulation:
             changed = sampling._replaced(environment, counterfactual=True)
             self._later_law = {**drawn, **changed}
             self._hit = frozenset(changed)
+            where = f"model {self._model.name}, with these interventions"
         elif group == "views":
             law = self._model.view(sampling.view)
             self._later_law = {
