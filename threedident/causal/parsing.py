@@ -297,7 +297,21 @@ def _interventions(data: Any, variables: Sequence[Variable]) -> Interventions:
         parsed.append(tuple(group))
     if targets != "none" and not parsed:
         raise Misfit(f"{where}: no variable has a transition: there is nothing to intervene on")
-    return Interventions(targets, share("probability"), share("observed"), tuple(parsed))
+    probability, observed = share("probability"), share("observed")
+    for field, value, needs in (
+        ("probability", probability, "bernoulli"),
+        ("observed", observed, "single"),
+    ):
+        if value and targets != needs:
+            raise Misfit(f'{where}.{field} is of targets = "{needs}", found targets = "{targets}"')
+    if targets == "bernoulli" and not probability:
+        raise Misfit(f'{where}: targets = "bernoulli" needs a probability > 0')
+    if targets == "bernoulli" and len(parsed) > len(names):
+        raise Misfit(
+            f"{where}.groups: at most as many groups as variables can be hit each by itself, found "
+            f"{len(parsed)} groups of {len(names)} variables"
+        )
+    return Interventions(targets, probability, observed, tuple(parsed))
 
 
 def check_model(model: CausalModel, source: str) -> None:

@@ -331,9 +331,8 @@ class _Simulation:
             return targets
         groups = [np.array([names.index(name) for name in group]) for group in law.groups]
         if law.targets == "bernoulli":
-            for group in groups:
-                hit = units[:, group[0]] < law.probability
-                targets[np.ix_(hit, group)] = 1
+            for number, group in enumerate(groups):  # which are at most as many as variables
+                targets[np.ix_(units[:, number] < law.probability, group)] = 1
             return targets
         share = units[:, 0]
         acting = share >= law.observed
