@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,7 +58,7 @@ def parse_model(data: Mapping[str, Any], source: str) -> CausalModel:
             depend on each other in a circle, or feed what the scene has not.
     """
     with plain_data.explaining(source):
-        model = _parse(data, source)
+        model = _parse(plain_data.table(data, "a model"), source)
     check_model(model, source)
     return model
 
@@ -103,8 +105,11 @@ def _named(data: Mapping[str, Any], key: str, taken: Sequence[str]) -> dict[str,
 
 def _domain(name: str, data: Any) -> Domain:
     where = f"variables.{name}"
-    if not name.isidentifier() or len(name) > _NAME or name == "pi":
-        raise Misfit(f"{where}: a variable's name is made of letters, digits and _")
+    plain = name.isidentifier() and unicodedata.normalize("NFKC", name) == name
+    if not plain or len(name) > _NAME or name == "pi":
+        raise Misfit(f"{where:.80}: a variable's name is made of letters, digits and _")
+    if keyword.iskeyword(name):  # which no expression could name
+        raise Misfit(f"{where}: {name} is a word of Python's: choose another name")
     data = plain_data.table(data, where)
     kind = plain_data.choice(data.get("kind", "continuous"), f"{where}.kind", KINDS)
     if kind == "discrete":
@@ -327,19 +332,22 @@ def check_model(model: CausalModel, source: str) -> None:
     later = {each.name: each.transition or each.mechanism for each in model.variables}
     _check_law(drawn, f"{source}: variables", "previous", "first")
     _check_law(later, f"{source}: transitions", "first")
-    samplings = {"": Sampling(model)}
+    samplings: dict[str, dict[str, Any]] = {"": {}}
     for name, law in model.environments.items():
         where = f"{source}: environments.{name}"
         _check_law({**drawn, **law}, where, "previous", "first")
         _check_law({**later, **law}, f"{where}, transitions", "first")
-        samplings[f"environments.{name}"] = Sampling(model, environments=(name,))
+        samplings[f"environments.{name}"] = {"environments": (name,)}
+        if model.has_time:
+            samplings[f"environments.{name}, sequences"] = {"environments": (name,), "steps": 8}
     for name, law in model.views.items():
         _check_law(law, f"{source}: views.{name}", "previous")
-        samplings[f"views.{name}"] = Sampling(model, view=name)
+        samplings[f"views.{name}"] = {"view": name}
     if model.has_time:
-        samplings["sequences"] = Sampling(model, steps=8)
-    for place, sampling in samplings.items():
+        samplings["sequences"] = {"steps": 8}
+    for place, options in samplings.items():
         try:
+            sampling = Sampling(model, **options)
             sampling.draw(range(64 * sampling.frames), seed=0, split="train")
         except UsageError as error:
             where = f"{source}: {place}" if place else source
