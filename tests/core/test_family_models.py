@@ -80,9 +80,7 @@ def test_the_classes_of_the_temporal_datasets_are_in_another_order(name):
     assert stand_in["shape"].values == stand_in.preset.shapes
     assert not set(stand_in.preset.shapes[1:]) & set(CITRIS)
     # The same law, class by class.
-    ours, theirs = (
-        each["object_hue"].transition.as_dict()["cases"] for each in (model, stand_in)
-    )
+    ours, theirs = (each["object_hue"].transition.as_dict()["cases"] for each in (model, stand_in))
     assert list(ours.values()) == list(theirs.values())
 
 

@@ -102,7 +102,9 @@ def test_palettes_and_phrasings_are_drawn_evenly():
 def test_a_caption_depends_on_seed_split_and_number_alone():
     shapes, xpos, ypos, hues, _ = some()
     whole = make()
-    part = make_captions(shapes[50:60], xpos[50:60], ypos[50:60], hues[50:60], indices=range(50, 60))
+    part = make_captions(
+        shapes[50:60], xpos[50:60], ypos[50:60], hues[50:60], indices=range(50, 60)
+    )
     assert part.texts == whole.texts[50:60]
     assert make().texts == whole.texts
     assert make(seed=1).texts != whole.texts

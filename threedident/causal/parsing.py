@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from threedident import plain_data
 from threedident.causal.mechanism_fields import KINDS, parse_mechanism
-from threedident.causal.mechanisms import Domain, Mechanism, Shift
+from threedident.causal.mechanisms import Domain, Mechanism, Shift, Uniform
 from threedident.causal.model import (
     INDEPENDENT,
     OBSERVED,
@@ -22,7 +21,6 @@ from threedident.causal.model import (
     Variable,
     base_column,
     order,
-    scene_columns,
 )
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
@@ -75,7 +73,7 @@ def _parse(data: Mapping[str, Any], source: str) -> CausalModel:
     variables = tuple(_variable(tables[key], domains[key], domains, preset) for key in tables)
     preset = _rendered(preset, variables)
     drawn = {variable.name: variable.mechanism for variable in variables}
-    environments = {}
+    environments: dict[str, Mechanisms] = {}
     for key, law in _named(data, "environments", (OBSERVED, INDEPENDENT)).items():
         environments[key] = parse_interventions(law, f"environments.{key}", domains, drawn)
     views = {
@@ -87,8 +85,8 @@ def _parse(data: Mapping[str, Any], source: str) -> CausalModel:
         sources=plain_data.text(data.get("sources", ""), "sources"),
         preset=preset,
         variables=variables,
-        environments=MappingProxyType(environments),
-        views=MappingProxyType(views),
+        environments=environments,
+        views=views,
         interventions=_interventions(data.get("interventions", {}), variables),
     )
 
@@ -144,7 +142,7 @@ def _variable(
     where = f"variables.{domain.name}"
     names = ("kind", "range", "values", "renders", "scene", "status", "note")
     plain_data.refuse_unknown(data, (*names, "mechanism", "transition"), where)
-    columns = scene_columns(preset)
+    columns = preset.columns
     default = domain.name if domain.name in columns else ""
     renders = plain_data.text(data.get("renders", default), f"{where}.renders")
     if renders and renders not in columns:
@@ -209,7 +207,26 @@ def _rendered(preset: Preset, variables: Sequence[Variable]) -> Preset:
     for name in FACTOR_NAMES:
         if name not in seen:
             fixed.setdefault(name, 0.0)
-    return dataclasses.replace(preset, ranges=ranges, fixed=fixed, best_r2={})
+    rendered = dataclasses.replace(preset, ranges=ranges, fixed=fixed, best_r2={})
+    computed, alone = rendered.computed_best_r2(), _uniform_alone(variables)
+    best = {name: computed[name] for name in FACTOR_NAMES if name in alone and name in computed}
+    return dataclasses.replace(rendered, best_r2=best)
+
+
+def _uniform_alone(variables: Sequence[Variable]) -> set[str]:
+    """The columns of variables that are uniform and have neither parents nor children.
+
+    Of these alone the preset's best R2 holds: others say something of each other.
+    """
+    parents = {name for each in variables for name in each.mechanism.frames("")}
+    return {
+        each.renders
+        for each in variables
+        if isinstance(each.mechanism, Uniform)
+        and each.mechanism.is_whole
+        and each.kind != "discrete"
+        and each.name not in parents
+    }
 
 
 def parse_interventions(
@@ -243,16 +260,14 @@ def parse_interventions(
             replaced[name] = Shift(by, mechanisms[name])
         else:
             replaced[name] = parse_mechanism(value, f"{where}.{name}", domain, domains)
-    return MappingProxyType(replaced)
+    return replaced
 
 
 def _view(data: Any, where: str, domains: Mapping[str, Domain]) -> Mechanisms:
-    return MappingProxyType(
-        {
-            name: parse_mechanism(value, f"{where}.{name}", _known(name, where, domains), domains)
-            for name, value in plain_data.table(data, where, "variables").items()
-        }
-    )
+    return {
+        name: parse_mechanism(value, f"{where}.{name}", _known(name, where, domains), domains)
+        for name, value in plain_data.table(data, where, "variables").items()
+    }
 
 
 def _known(name: str, where: str, domains: Mapping[str, Domain]) -> Domain:

@@ -288,7 +288,9 @@ def check_classes(array: npt.NDArray[Any], where: str, count: int) -> None:
         )
 
 
-def read_classes(folder: Path, default: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def read_classes(
+    folder: Path, default: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
     """The names of the classes of each discrete variable: the layout's, or those of our card.
 
     Raises:

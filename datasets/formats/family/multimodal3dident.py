@@ -31,7 +31,6 @@ from threedident.datasets.formats.family.layout import (
     write_classes,
 )
 from threedident.datasets.formats.png_folder import write_image
-from threedident.datasets.formats.source import Float32
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES, NUM_FACTORS
 from threedident.progress import Progress
@@ -68,8 +67,8 @@ _RAW = {
 #: Scene values at raw -1 and +1.
 _HALF = math.pi / 2
 RANGES = {
-    **{name: (-3.0, 3.0) for name in FACTOR_NAMES[:3]},
-    **{name: (-_HALF, _HALF) for name in FACTOR_NAMES[3:]},
+    **dict.fromkeys(FACTOR_NAMES[:3], (-3.0, 3.0)),
+    **dict.fromkeys(FACTOR_NAMES[3:], (-_HALF, _HALF)),
     "object_hue": (0.0, 2 * math.pi),
 }
 

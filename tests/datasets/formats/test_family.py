@@ -172,7 +172,9 @@ def test_class_numbers_stand_for_other_names_in_each_layout(made, tmp_path):
     back = open_dataset(tmp_path / "by-name")
     assert back.column("shape").values == SHAPES
     hares = memory.values("shape") == "hare"
-    assert np.array_equal(back.raw_latents[back.values("shape") == "hare"], memory.raw_latents[hares])
+    assert np.array_equal(
+        back.raw_latents[back.values("shape") == "hare"], memory.raw_latents[hares]
+    )
 
 
 def test_classes_of_other_names_are_kept_on_the_card(tmp_path):
@@ -313,7 +315,11 @@ def _edit_csv(column, row, value):
             lambda p: p.write_text(p.read_text().rsplit("\n", 2)[0]),
             "latents_text.csv 16",
         ),
-        ("latents_image.csv", lambda p: p.write_text(p.read_text() + "1,2\n"), "expected 11 fields"),
+        (
+            "latents_image.csv",
+            lambda p: p.write_text(p.read_text() + "1,2\n"),
+            "expected 11 fields",
+        ),
     ],
 )
 def test_a_damaged_multimodal3dident(made, name, change, message):
