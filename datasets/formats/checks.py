@@ -13,7 +13,6 @@ from threedident.datasets.formats.source import Float32, Source, UInt8
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.latents import latents_digest
 from threedident.progress import Progress
-from threedident.render.mesh import SHAPES
 from threedident.render.scene import SceneBuilder
 from threedident.storage.directory import DatasetDir
 from threedident.storage.manifest import Manifest
@@ -157,6 +156,8 @@ class Checks:
             self._parts[interval].check(arrays, str(source.root))
         if self._dataset is not None:
             self._dataset.check_rows(interval, raw, scene, str(source.root))
+            held = None if source.draws is None else source.draws[window]
+            self._dataset.check_draws(interval, held, str(source.root))
 
     def check_whole(self) -> None:
         """Check the latents as a whole.
@@ -207,14 +208,22 @@ def new_part(source: Source, interval: Interval, images: UInt8) -> Part:
         interval,
         {name: checksum(array) for name, array in arrays.items()},
         provenance or {"device": "", "toolkit_version": toolkit_version()},
-        ImageSums.of(images, _share_in_frame(source.manifest, scene)),
+        ImageSums.of(images, _share_in_frame(source.manifest, _rows(source, window))),
     )
+
+
+def _rows(source: Source, window: slice) -> Float32:
+    """The rows (N, W) that engines render of some images."""
+    manifest, draws = source.manifest, source.draws
+    if manifest is None or manifest.sampling is None or draws is None:
+        return source.latents[window]
+    return manifest.sampling.model.scene_rows(draws.variables[window])
 
 
 def _share_in_frame(manifest: Manifest | None, scene: Float32) -> npt.NDArray[np.float64]:
     """The share of the object that lies in the frame, (N,); NaN where the object is not known."""
     preset = manifest.preset if manifest else None
-    if preset is not None and preset.shape in SHAPES:
+    if preset is not None and not preset.mesh_files:
         with contextlib.suppress(ThreeDIdentError):
             return np.asarray(SceneBuilder(preset).share_in_frame(scene))
     return np.full(len(scene), np.nan)

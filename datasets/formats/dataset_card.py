@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from threedident.datasets.formats.export_record import Split
 from threedident.factors import FACTORS, NUM_FACTORS
-from threedident.render.mesh import SHAPES
 from threedident.storage.manifest import Manifest
 from threedident.version import toolkit_version
 
@@ -46,7 +44,7 @@ def _digest(text: str) -> str:
 def _is_ours(splits: Sequence[Split]) -> bool:
     """Check that this toolkit rendered everything, from its own shapes alone."""
     presets = [split.manifest.preset if split.manifest else None for split in splits]
-    return all(preset is not None and preset.shape in SHAPES for preset in presets)
+    return all(preset is not None and not preset.mesh_files for preset in presets)
 
 
 def _size(count: int) -> str:
@@ -89,10 +87,9 @@ def _summary(splits: Sequence[Split]) -> str:
     preset = first.manifest.preset if first.manifest else None
     what = ""
     if preset:
-        shape = preset.shape if preset.shape in SHAPES else Path(preset.shape).name
         what = (
             f" Rendered anew with the preset `{preset.name}` ({preset.description.rstrip('.')}): "
-            f"shape {shape}, material {preset.material}, hue {preset.hue}."
+            f"{preset.about_objects(shape='shape ', material='material ')}, hue {preset.hue}."
         )
     return (
         f"# 3DIdent\n\n{total} RGB images of {first.width} x {first.height} pixels, each with the "
@@ -142,6 +139,9 @@ def _about(split: Split) -> str:
 
 
 def _columns(split: Split) -> str:
+    sampling = split.manifest.sampling if split.manifest else None
+    variables = sampling.model.names if sampling else ()
+    of_model = f"variables of the causal model: {', '.join(variables)}"
     if split.form == "parquet":
         lines = [
             "| column | type | content |",
@@ -151,6 +151,8 @@ def _columns(split: Split) -> str:
             "| `raw_latents` | 10 float32 | latents as they are drawn, and as models see them |",
             "| `latents` | 10 float32 | what they mean in the scene (m, rad) |",
         ]
+        if variables:
+            lines.append(f"| `variables` | {len(variables)} float32 | {of_model} |")
     else:
         lines = [
             "| file | type | content |",
@@ -160,6 +162,8 @@ def _columns(split: Split) -> str:
             "see them |",
             "| `KEY.latents.npy` | (10,) float32 | what they mean in the scene (m, rad) |",
         ]
+        if variables:
+            lines.append(f"| `KEY.variables.npy` | ({len(variables)},) float32 | {of_model} |")
     return "\n".join(["## Content", "", *lines, "", "Images are in order."])
 
 

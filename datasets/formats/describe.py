@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from threedident.causal import OBSERVED, Sampling
 from threedident.datasets.formats import Source, find_form, open_dataset
 from threedident.datasets.formats.export import ExportSource
+from threedident.datasets.formats.family import TITLES, FamilySource
 from threedident.datasets.formats.hdf5 import extend_command
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
+from threedident.presets import parse_preset
 from threedident.storage.directory import WANTED, DatasetDir
 from threedident.storage.manifest import Manifest
 from threedident.storage.shard_plan import Interval, gaps, name_stretches
@@ -20,6 +25,7 @@ _FORMS = {
     "published": "published layout (PNG)",
     "webdataset": "WebDataset",
     "parquet": "Parquet",
+    **{form: f"published layout of {title}" for form, title in TITLES.items()},
 }
 _ROW_BYTES = 8 * NUM_FACTORS + 8  # of an image's latents and index in a shard
 
@@ -31,7 +37,10 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
     `missing` (stretches, first to last), `faults`, `height`, `width`, `files`, `bytes`; and of what
     made it, each null where that is not recorded, `shard_size`, `compression`, `fingerprint`,
     `created`, `toolkit`, `command`, `settings`, `conditional` (of pairs, in words), `factors`,
-    `not_injective`, `why_no_best_r2`.
+    `not_injective`, `why_no_best_r2`, `model` (the causal model and what was drawn of it); and
+    `family`, what a published layout of the family says beside images and latents (its variables
+    with their classes, pairs, triplets, captions, and the rates of interventions), null for other
+    forms.
 
     Raises:
         DatasetError: it is no dataset, or too damaged to be opened.
@@ -56,6 +65,7 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
             "files": len(files),
             "bytes": sum(path.stat().st_size for path in files),
             **_of_manifest(source.manifest),
+            "family": source.facts() if isinstance(source, FamilySource) else None,
         }
 
 
@@ -89,11 +99,14 @@ def _describe_shards(root: Path) -> dict[str, Any]:
         "files": len(shards),
         "bytes": sum(sizes.values()),
         **_of_manifest(manifest),
+        "family": None,
     }
 
 
 def _files(source: Source) -> list[Path]:
     """The files of a dataset that is not in shards."""
+    if isinstance(source, FamilySource):
+        return source.files()
     if source.form == "published":
         return [path for path in source.root.rglob("*") if path.is_file()]
     return list(source.files) if isinstance(source, ExportSource) else [source.root]
@@ -109,6 +122,37 @@ def _of_manifest(manifest: Manifest | None) -> dict[str, Any]:
         **{name: known.get(name) for name in names},
         "conditional": str(process.conditional) if process else None,
         "why_no_best_r2": manifest.why_no_best_r2 if manifest else None,
+        "model": _of_model(manifest.sampling) if manifest and manifest.sampling else None,
+    }
+
+
+def _of_model(sampling: Sampling) -> dict[str, Any]:
+    """What was drawn of a causal model, as plain data."""
+    model, later = sampling.model, sampling.group == "sequence"
+    names, graph = model.names, model.step_adjacency if later else model.adjacency
+    lagged = model.lagged_adjacency
+    return {
+        "name": model.name,
+        "description": model.description,
+        "group": sampling.group,
+        "images_per_item": sampling.frames,
+        "environments": list(sampling.environments or (OBSERVED,)),
+        "do": dict(sampling.do),
+        "counterfactual": dict(sampling.counterfactual),
+        "view": sampling.view,
+        "variables": [
+            {
+                "name": variable.name,
+                "kind": variable.kind,
+                "range": list(variable.range),
+                "values": list(variable.values),
+                "renders": variable.renders,
+                "parents": [names[i] for i in np.flatnonzero(graph[:, column])],
+                "earlier_parents": [names[i] for i in np.flatnonzero(lagged[:, column]) if later],
+                "status": variable.status,
+            }
+            for column, variable in enumerate(model.variables)
+        ],
     }
 
 
@@ -129,8 +173,8 @@ def how_to_complete(about: Mapping[str, Any]) -> str:
             "complete the dataset directory it was written from, and write it again; or turn it "
             "into shards (`3dident convert --to shards`) and go on with `3dident render --extend`"
         )
-    shape = settings["preset"]["shape"]
-    return f"to complete it: {extend_command(about['dataset'], shape, about['wanted'])}"
+    preset = parse_preset(settings["preset"], about["dataset"])
+    return f"to complete it: {extend_command(about['dataset'], preset, about['wanted'])}"
 
 
 def lines(about: Mapping[str, Any]) -> list[str]:
@@ -159,15 +203,17 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         text.append("how many images were asked for is not recorded: only gaps would be seen")
     if settings is None or settings["preset"] is None:
         text.append("imported from the published layout: what rendered it is not recorded")
-        return text
+        return [*text, *(_family_lines(about["family"]) if about["family"] else ())]
     preset, engine, latents = settings["preset"], settings["engine"], settings["latents"]
-    text.append(
-        f"preset     {preset['name']}: {preset['shape']}, {preset['material']}, hue {preset['hue']}"
-    )
+    model = about["model"]
+    scene, kind = parse_preset(preset, name), "preset" if model is None else "model "
+    text.append(f"{kind}     {scene.name}: {scene.about_objects()}, hue {scene.hue}")
     seeded = f"{settings['split']} split, seed {settings['seed']}"
     text.append(f"latents    {'given in a file' if latents['source'] == 'file' else seeded}")
     if latents["source"] == "pairs":
         text.append(f"pairs      images 2i and 2i + 1, z~ from {about['conditional']}")
+    if model is not None:
+        text += _drawn(model)
     return [
         *text,
         f"engine     {engine['name']} {engine['version']} on {engine['device']}, "
@@ -178,6 +224,67 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         "",
         *_table(about),
     ]
+
+
+def _drawn(model: Mapping[str, Any]) -> list[str]:
+    """What was drawn of a causal model, in lines."""
+    text = []
+    if model["environments"] != [OBSERVED]:
+        text.append(f"of         environments {', '.join(model['environments'])}, in turns")
+    if model["do"]:
+        text.append(f"do         {_interventions(model['do'])}")
+    if model["group"] == "counterfactual":
+        what = _interventions(model["counterfactual"])
+        text.append(f"pairs      image 2i + 1 is the counterfactual of image 2i: {what}")
+    if model["group"] == "views":
+        text.append(f"pairs      image 2i + 1 is a second view of image 2i: views {model['view']}")
+    if model["group"] == "sequence":
+        text.append(f"time       sequences of {model['images_per_item']} images")
+    for variable in model["variables"]:
+        low, high = variable["range"]
+        values = f"{low:.4g} to {high:.4g}"
+        if variable["values"]:
+            values = ", ".join(variable["values"])
+        parents = ", ".join(variable["parents"]) or "-"
+        if variable["earlier_parents"]:
+            parents += f"; the frame before: {', '.join(variable['earlier_parents'])}"
+        text.append(f"variable   {variable['name']} ({variable['kind']}: {values}), of {parents}")
+    return text
+
+
+def _interventions(law: Mapping[str, Any]) -> str:
+    """Interventions in words: x = 0.3, y shifted by 0.2."""
+    words = []
+    for name, value in law.items():
+        if isinstance(value, Mapping) and "shift" in value:
+            words.append(f"{name} shifted by {value['shift']:g}")
+        else:
+            words.append(f"{name} = {value['kind'] if isinstance(value, Mapping) else value}")
+    return ", ".join(words)
+
+
+def _family_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What a layout of the family says beside images and latents, a line each."""
+    text = []
+    for name in ("pairs", "triplets", "captions"):
+        if facts[name] is not None:
+            text.append(f"{name:<11}{facts[name]:,}")
+    text += ["", f"{'variable':<20}{'kind':<12}{'values':<44}"]
+    rates = facts["intervention_rates"]
+    if rates is not None:
+        text[-1] += "intervened"
+    for variable in facts["variables"]:
+        name, classes = variable["name"], variable["values"]
+        values = ", ".join(
+            f"{value} {count:,}"
+            for value, count in zip(classes, variable["counts"] or (), strict=True)
+        )
+        if not classes:
+            low, high = variable["range"]
+            values = f"{low:.4g} to {high:.4g}"
+        line = f"{name:<20}{variable['kind']:<12}{values:<44}"
+        text.append(line + (f"{rates[name]:.4f}" if rates is not None else ""))
+    return [line.rstrip() for line in text]
 
 
 def _table(about: Mapping[str, Any]) -> list[str]:

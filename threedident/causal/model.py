@@ -279,9 +279,9 @@ class CausalModel:
     def scene_rows(self, variables: npt.ArrayLike) -> Float32:
         """The rows (N, W) that engines render, of variables (N, D): see `Preset.columns`."""
         values = np.asarray(variables, np.float64)
-        rows = np.zeros((len(values), len(scene_columns(self.preset))), np.float32)
+        rows = np.zeros((len(values), len(self.preset.columns)), np.float32)
         rows[:, :NUM_FACTORS] = self.preset.to_scene(self.raw_latents(values))
-        for place, name in enumerate(scene_columns(self.preset)[NUM_FACTORS:], NUM_FACTORS):
+        for place, name in enumerate(self.preset.columns[NUM_FACTORS:], NUM_FACTORS):
             for column, variable in enumerate(self.variables):
                 if variable.renders == name:
                     rows[:, place] = self._extra(variable, values[:, column])
@@ -308,6 +308,35 @@ class CausalModel:
         low, high = self.preset.ranges[base]
         return (low + high) / 2
 
+    def about(self) -> dict[str, Any]:
+        """The fields that describe the model and decide no image, as plain data."""
+        return {
+            "description": self.description,
+            "sources": self.sources,
+            "variables": {
+                each.name: {"status": each.status, "note": each.note} for each in self.variables
+            },
+        }
+
+    def law(self) -> dict[str, Any]:
+        """The fields that decide images, but for the scene, as plain data."""
+        data = self.as_dict()
+        for name in ("name", "scene", "description", "sources"):
+            del data[name]
+        for variable in data["variables"].values():
+            variable.pop("status")
+            variable.pop("note", None)
+        return data
+
+    def graph(self) -> dict[str, Any]:
+        """The graph as plain data: adjacency matrices, [i][j] for an edge from i to j."""
+        return {
+            "variables": list(self.names),
+            "adjacency": self.adjacency.astype(int).tolist(),
+            "within_step": self.step_adjacency.astype(int).tolist() if self.has_time else None,
+            "from_previous": self.lagged_adjacency.astype(int).tolist() if self.has_time else None,
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """The model as plain data, as in a TOML file."""
         scene = self.preset.as_dict()
@@ -323,11 +352,6 @@ class CausalModel:
             "views": _tables(self.views),
             "interventions": self.interventions.as_dict(),
         }
-
-
-def scene_columns(preset: Preset) -> tuple[str, ...]:
-    """The columns of a preset's scene rows."""
-    return getattr(preset, "columns", FACTOR_NAMES)
 
 
 def _tables(laws: Mapping[str, Mechanisms]) -> dict[str, Any]:

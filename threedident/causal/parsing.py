@@ -11,7 +11,7 @@ from typing import Any
 
 from threedident import plain_data
 from threedident.causal.mechanism_fields import KINDS, parse_mechanism
-from threedident.causal.mechanisms import Domain, Mechanism, Shift
+from threedident.causal.mechanisms import Domain, Mechanism, Shift, Uniform
 from threedident.causal.model import (
     INDEPENDENT,
     OBSERVED,
@@ -23,7 +23,6 @@ from threedident.causal.model import (
     Variable,
     base_column,
     order,
-    scene_columns,
 )
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
@@ -155,7 +154,7 @@ def _variable(
     where = f"variables.{domain.name}"
     names = ("kind", "range", "values", "renders", "scene", "status", "note")
     plain_data.refuse_unknown(data, (*names, "mechanism", "transition"), where)
-    columns = scene_columns(preset)
+    columns = preset.columns
     default = domain.name if domain.name in columns else ""
     renders = plain_data.text(data.get("renders", default), f"{where}.renders")
     if renders and renders not in columns:
@@ -220,7 +219,26 @@ def _rendered(preset: Preset, variables: Sequence[Variable]) -> Preset:
     for name in FACTOR_NAMES:
         if name not in seen:
             fixed.setdefault(name, 0.0)
-    return dataclasses.replace(preset, ranges=ranges, fixed=fixed, best_r2={})
+    rendered = dataclasses.replace(preset, ranges=ranges, fixed=fixed, best_r2={})
+    computed, alone = rendered.computed_best_r2(), _uniform_alone(variables)
+    best = {name: computed[name] for name in FACTOR_NAMES if name in alone and name in computed}
+    return dataclasses.replace(rendered, best_r2=best)
+
+
+def _uniform_alone(variables: Sequence[Variable]) -> set[str]:
+    """The columns of variables that are uniform and have neither parents nor children.
+
+    Of these alone the preset's best R2 holds: others say something of each other.
+    """
+    parents = {name for each in variables for name in each.mechanism.frames("")}
+    return {
+        each.renders
+        for each in variables
+        if isinstance(each.mechanism, Uniform)
+        and each.mechanism.is_whole
+        and each.kind != "discrete"
+        and each.name not in parents
+    }
 
 
 def parse_interventions(

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident import plain_data
 from threedident.causal.mechanisms import Draw, Mechanism, Shift, Uniform
 from threedident.causal.model import OBSERVED, CausalModel, Mechanisms, order
-from threedident.causal.parsing import parse_interventions
+from threedident.causal.parsing import parse_interventions, parse_model
 from threedident.errors import UsageError
 from threedident.latents import SPLITS, check_seed_and_split
 from threedident.plain_data import explaining
@@ -50,6 +51,13 @@ class Draws:
     environment: npt.NDArray[np.int64]
     item: npt.NDArray[np.int64]
     frame: npt.NDArray[np.int64]
+
+    def __getitem__(self, rows: slice | npt.NDArray[Any]) -> Draws:
+        """The draws of some of the images."""
+        return Draws(*(getattr(self, field.name)[rows] for field in dataclasses.fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.variables)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,10 +126,15 @@ class Sampling:
             return "views"
         return "sequence" if self.steps > 1 else "single"
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it draws single images of the model as it is, without an intervention."""
+        return self.group == "single" and not self.do and self.environments in ((), (OBSERVED,))
+
     def as_dict(self) -> dict[str, Any]:
-        """The sampling as plain data, the model included."""
+        """The sampling as plain data, with the law of the model and without its scene."""
         return {
-            "model": self.model.as_dict(),
+            "model": self.model.law(),
             "environments": list(self.environments),
             "do": _plain(self.do),
             "counterfactual": _plain(self.counterfactual),
@@ -221,6 +234,54 @@ class Sampling:
     def _drawn(self, number: int, *, counterfactual: bool = False) -> dict[str, Mechanism]:
         drawn = {each.name: each.mechanism for each in self.model.variables}
         return {**drawn, **self._replaced(number, counterfactual=counterfactual)}
+
+
+def parse_sampling(
+    data: Mapping[str, Any],
+    preset: Mapping[str, Any],
+    about: Mapping[str, Any],
+    source: str,
+) -> Sampling:
+    """Make a sampling from plain data.
+
+    Args:
+        data: the fields, as `Sampling.as_dict` returns them; others are left aside.
+        preset: the scene, as `Preset.as_dict` returns it, without a description.
+        about: the texts, as `CausalModel.about` returns them.
+        source: the name of their source in errors.
+
+    Raises:
+        UsageError: a field does not fit.
+    """
+    with explaining(source):
+        law = plain_data.table(plain_data.needed(data, "model"), "model")
+        tables = plain_data.table(law.get("variables"), "model.variables")
+        texts = plain_data.table(about.get("variables", {}), "variables")
+        variables = {
+            name: {**plain_data.table(each, name), **plain_data.table(texts.get(name, {}), name)}
+            for name, each in tables.items()
+        }
+        scene = {key: value for key, value in preset.items() if key != "name"}
+        whole = {
+            **law,
+            "name": preset.get("name"),
+            "scene": scene,
+            "description": about.get("description", ""),
+            "sources": about.get("sources", ""),
+            "variables": variables,
+        }
+        names = plain_data.sequence(
+            data.get("environments", []), "environments", plain_data.text, least=0, most=1000
+        )
+        view, steps = data.get("view"), data.get("steps", 1)
+        return Sampling(
+            parse_model(whole, source),
+            names,
+            plain_data.table(data.get("do", {}), "do"),
+            plain_data.table(data.get("counterfactual", {}), "counterfactual"),
+            None if view is None else plain_data.text(view, "view"),
+            plain_data.whole(steps, "steps", 1),
+        )
 
 
 def _plain(table: Mapping[str, Any]) -> dict[str, Any]:

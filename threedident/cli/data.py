@@ -56,18 +56,17 @@ if TYPE_CHECKING:
 def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> None:
     """Write a contact sheet of a dataset's first images.
 
-    DATASET, in any form, defaults to data/3dident.
+    Pairs of a causal model stand side by side, and the frames of a sequence in a row. DATASET, in any form, defaults to data/3dident.
 
     \b
     Example:
       3dident preview data/3dident --n 36
     """
     from threedident.datasets.formats import open_dataset
-    from threedident.render.figures import contact_sheet
+    from threedident.datasets.formats.preview import preview as make_sheet
 
     with open_dataset(dataset, split) as source:
-        count, form = min(count, len(source)), source.form
-        images = source.images(range(count))
+        sheet, form = make_sheet(source, count), source.form
     if out is not None:
         target = out
     elif form == "shards":
@@ -77,7 +76,7 @@ def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> N
     else:  # what was published, or exported, stays as it is
         names = [dataset.resolve().name, *([split] if split else []), "preview.png"]
         target = dataset.resolve().with_name("-".join(names))
-    save_figure(contact_sheet(images, [f"{i}" for i in range(count)]), target)
+    save_figure(sheet, target)
 
 
 @main.command()
@@ -371,10 +370,17 @@ def _say_written(out: Path, count: int, wanted: int | None, split: str | None = 
 @click.option(
     "--to",
     "form",
-    type=click.Choice(["published", "shards", "webdataset", "parquet"]),
+    type=click.Choice(
+        [
+            *("published", "shards", "webdataset", "parquet"),
+            *("causal3dident", "multimodal3dident", "3didentbox", "temporal-causal3dident"),
+        ]
+    ),
     required=True,
     help="published: images/*.png, raw_latents.npy, latents.npy. shards: a dataset directory. "
-    "webdataset: tar files. parquet: Parquet with image bytes, as Hugging Face datasets has it.",
+    "webdataset: tar files. parquet: Parquet with image bytes, as Hugging Face datasets has it. "
+    "The others: the layouts of 3DIdent's family, as published, for datasets that have their "
+    "variables.",
 )
 @click.option(
     "--split",
@@ -407,7 +413,7 @@ def convert(
     Example:
       3dident convert data/3dident --to webdataset --out data/webdataset
     """
-    from threedident.datasets.formats import find_form, open_dataset
+    from threedident.datasets.formats import open_dataset, splits_of
     from threedident.datasets.formats.convert import convert as write
     from threedident.datasets.formats.export import split_of
     from threedident.datasets.formats.export_record import records
@@ -415,7 +421,7 @@ def convert(
     if out.resolve() == dataset.resolve():
         raise UsageError("--out must be another directory than the dataset's")
     exports = form in ("webdataset", "parquet")
-    several = find_form(dataset) == "export" and len(records(dataset)) > 1
+    several = len(splits_of(dataset)) > 1
     takes = {"--shard-size"} if exports else set()
     takes |= {"--split"} if exports or several else set()
     takes |= {"--compression", "--shard-size"} if form == "shards" else set()

@@ -13,22 +13,25 @@ import click
 from threedident import defaults
 from threedident.cli.group import EXIT_INTERRUPTED, command_line, main, say
 from threedident.cli.options import (
+    MODEL_OPTIONS,
     PATH,
     ConditionalOptions,
     GeneratorOptions,
+    ModelOptions,
     RenderOptions,
     check_figure,
     compression_option,
     conditional_options,
     gathered,
     generator_options,
+    model_options,
     parse_fixed,
     render_options,
     save_figure,
     seed_option,
 )
 from threedident.errors import DatasetError, RenderError, UsageError
-from threedident.factors import FACTOR_NAMES, factor_index
+from threedident.factors import FACTOR_NAMES, NUM_FACTORS, factor_index
 
 if TYPE_CHECKING:
     from threedident.render.job import Summary
@@ -146,6 +149,7 @@ _job_options = gathered(
     help="Images 2i and 2i + 1 are a positive pair, drawn exactly from --conditional.",
 )
 @conditional_options
+@model_options
 @click.option(
     "--split", default="train", show_default=True, metavar="NAME", help="train, val or test."
 )
@@ -167,6 +171,7 @@ def render(
     latents: Path | None,
     pairs: bool,
     conditional: ConditionalOptions,
+    model: ModelOptions,
     how: RenderOptions,
     job: JobArguments,
     estimate: bool,
@@ -181,6 +186,7 @@ def render(
       3dident render --n 250000
       3dident render --n 4000 --engine direct --resolution 64 --out data/small
       3dident render --extend data/small --n 8000
+      3dident render --model temporal-causal3dident-teapot --steps 100 --n 50 --out data/time
     """
     from threedident.render.dataset import RenderInterrupted, render_dataset
     from threedident.render.estimate import estimate_render
@@ -197,7 +203,7 @@ def render(
         if latents is not None and not pairs:
             refuse_unused([given[name] for name in ("seed", "split") if name in given])
         arguments |= {
-            "out": out or _default_out(generator, split, how, pairs),
+            "out": out or _default_out(generator, split, how, pairs, model),
             "preset": generator.preset,
             "shape": generator.shape,
             "material": generator.material,
@@ -209,6 +215,7 @@ def render(
             "engine": how.engine,
             "quality": how.quality,
             "resolution": how.resolution,
+            **model.as_arguments(),
         }
     again = command_line()
     try:
@@ -292,7 +299,9 @@ def _check_extend(dataset: Path, given: dict[str, str]) -> None:
         )
 
 
-def _default_out(generator: GeneratorOptions, split: str, how: RenderOptions, pairs: bool) -> Path:
+def _default_out(
+    generator: GeneratorOptions, split: str, how: RenderOptions, pairs: bool, model: ModelOptions
+) -> Path:
     """The directory that `render` writes to without --out.
 
     Raises:
@@ -301,14 +310,14 @@ def _default_out(generator: GeneratorOptions, split: str, how: RenderOptions, pa
     from threedident.storage.directory import default_out
 
     context = click.get_current_context()
-    unnamed = ("shape", "material", "fixed", "seed", "latents")
+    unnamed = ("shape", "material", "fixed", "seed", "latents", *MODEL_OPTIONS[1:])
     others = [
         option.opts[0]
         for option in context.command.params
         if option.name in unnamed and context.params[option.name] not in (None, (), 0)
     ]
     target = default_out(
-        generator.preset,
+        generator.preset if model.model is None else model.model,
         split,
         engine=how.engine,
         quality=how.quality,
@@ -318,8 +327,8 @@ def _default_out(generator: GeneratorOptions, split: str, how: RenderOptions, pa
     if others:
         raise UsageError(
             f"with {', '.join(others)}, say where it shall lie, for example --out {target}-mine: "
-            "the default directory is named after preset, engine, quality, resolution, pairs "
-            "and split alone"
+            "the default directory is named after preset or model, engine, quality, resolution, "
+            "pairs and split alone"
         )
     return target
 
@@ -358,7 +367,6 @@ def traverse(
     Example:
       3dident traverse --engine direct --resolution 64 --out traversal.png
     """
-    from threedident.factors import NUM_FACTORS
     from threedident.render.figures import traversal_figure, traversal_latents
     from threedident.render.images import render_images
 
@@ -372,7 +380,7 @@ def traverse(
         **dataclasses.asdict(how),
     )
     side = images.shape[1]
-    title = f"{preset.name} ({preset.shape}, {preset.material}): raw -1 to +1, downwards"
+    title = f"{preset.name} ({preset.about_objects()}): raw -1 to +1, downwards"
     grid = images.reshape(steps, NUM_FACTORS, side, side, 3)
     save_figure(traversal_figure(grid, title), out)
 
@@ -431,7 +439,16 @@ def presets(name: str | None) -> None:
         return
     preset = load_preset(name)
     click.echo(f"{preset.name}: {preset.description}")
-    click.echo(f"{preset.shape} of scale {preset.scale:g}, {preset.material}, hue {preset.hue}")
+    materials = " or ".join(preset.drawn_materials)
+    shapes = " or ".join(preset.drawn_shapes)
+    click.echo(f"{shapes} of scale {preset.scale:g}, {materials}, hue {preset.hue}")
+    if preset.objects > 1:
+        click.echo(f"objects {preset.objects}, spotlights {preset.spotlights}")
+    if preset.lift != "half" or preset.ground != "object":
+        ground = preset.ground if preset.ground == "object" else ", ".join(preset.ground)
+        click.echo(f"lift {preset.lift}, ground by {ground}")
+    if len(preset.columns) > NUM_FACTORS:
+        click.echo(f"scene columns: {', '.join(preset.columns)}")
     for reason in preset.ambiguities():
         click.echo(f"not injective: {reason}")
     for factor in FACTOR_NAMES:

@@ -59,9 +59,7 @@ def _evaluate(expression: Expression, values: dict[str, dict[str, float]]) -> fl
     return float(expression.evaluate(*frames, 1)[0])
 
 
-@hypothesis.given(
-    expressions, st.lists(numbers, min_size=3 * len(NAMES), max_size=3 * len(NAMES))
-)
+@hypothesis.given(expressions, st.lists(numbers, min_size=3 * len(NAMES), max_size=3 * len(NAMES)))
 def test_a_tree_has_the_value_that_python_computes(text, drawn):
     values = {
         frame: dict(zip(NAMES, drawn[n::3], strict=True)) for n, frame in enumerate(("", *FRAMES))
@@ -229,7 +227,9 @@ def test_what_is_outside_of_the_grammar_is_refused(text):
     assert len(str(caught.value)) < 600
 
 
-@pytest.mark.parametrize("text", ["-" * 299 + "x", "(" * 140 + "x" + ")" * 140, "+".join("x" * 150)])
+@pytest.mark.parametrize(
+    "text", ["-" * 299 + "x", "(" * 140 + "x" + ")" * 140, "+".join("x" * 150)]
+)
 def test_what_is_long_or_nested_and_within_the_grammar_has_a_value(text):
     expression = Expression(text)
     values = {"x": np.array([2.0])}

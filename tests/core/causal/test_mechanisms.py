@@ -38,7 +38,10 @@ UNITS = np.stack([(np.arange(N) + 0.5) / N, np.roll((np.arange(N) + 0.5) / N, 12
 
 def at(domain, units=UNITS, current=None, previous=None, first=None):
     frames = [
-        {name: np.broadcast_to(np.asarray(value, float), (len(units),)) for name, value in d.items()}
+        {
+            name: np.broadcast_to(np.asarray(value, float), (len(units),))
+            for name, value in d.items()
+        }
         for d in (current or {}, previous or {}, first or {})
     ]
     return Draw(domain, units, *frames)
@@ -71,7 +74,10 @@ def test_choice_has_its_probabilities():
 def test_truncated_mechanisms_are_their_quantiles():
     mean = np.linspace(-3, 3, N)
     frames = {"current": {"y": mean}}
-    for cls, quantile in ((TruncatedNormal, truncated_normal), (TruncatedLaplace, truncated_laplace)):
+    for cls, quantile in (
+        (TruncatedNormal, truncated_normal),
+        (TruncatedLaplace, truncated_laplace),
+    ):
         drawn = cls(Expression("y"), 0.5).draw(at(BOX, **frames))
         assert drawn.tolist() == quantile(UNITS[:, 0], mean, 0.5, -2.0, 2.0).tolist()
 
@@ -91,7 +97,9 @@ def test_a_step_goes_its_share_of_the_way():
 def test_on_a_circle_a_step_takes_the_shorter_way(domain, before, goal):
     before = (before - domain.low) % (2 * math.pi) + domain.low
     values = domain.hold(
-        Step(Expression(f"{goal!r}"), 1e-9).draw(at(domain, UNITS[2000:2001], previous={"a": before}))
+        Step(Expression(f"{goal!r}"), 1e-9).draw(
+            at(domain, UNITS[2000:2001], previous={"a": before})
+        )
     )
     assert domain.low <= values[0] < domain.high + 1e-6
     way = (goal - before + math.pi) % (2 * math.pi) - math.pi
@@ -101,9 +109,7 @@ def test_on_a_circle_a_step_takes_the_shorter_way(domain, before, goal):
 
 
 def test_the_noise_of_a_circular_step_is_normal():
-    values = Step(Expression("a0"), 0.15).draw(
-        at(CIRCLE, current={"a0": 1.0}, previous={"a": 1.0})
-    )
+    values = Step(Expression("a0"), 0.15).draw(at(CIRCLE, current={"a0": 1.0}, previous={"a": 1.0}))
     np.testing.assert_allclose(values, 1 + 0.15 * normal_quantile(UNITS[:, 0]), atol=1e-12)
 
 
@@ -140,9 +146,7 @@ def test_a_shift_keeps_the_noise_and_stays_in_the_range():
     shifted = Shift(0.75, base).draw(at(BOX, **frames))
     np.testing.assert_allclose(shifted, np.minimum(drawn + 0.75, 2), atol=1e-12)
     turned = CIRCLE.hold(Shift(-1.0, Uniform()).draw(at(CIRCLE)))
-    np.testing.assert_allclose(
-        np.cos(turned), np.cos(2 * math.pi * UNITS[:, 0] - 1), atol=1e-6
-    )
+    np.testing.assert_allclose(np.cos(turned), np.cos(2 * math.pi * UNITS[:, 0] - 1), atol=1e-6)
     assert Shift(0.1, base).frames("") == {"y"}
     assert Shift(0.1, base).is_random
 
@@ -256,4 +260,4 @@ def test_adjacency_of_a_model_that_has_all():
     assert model.role("x") == "content"
     assert model.role("y") == "style"
     assert model.role("background_hue") == "private"
-    assert UNIFORM == model["background_hue"].mechanism.as_dict()
+    assert model["background_hue"].mechanism.as_dict() == UNIFORM

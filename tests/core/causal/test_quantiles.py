@@ -100,9 +100,7 @@ def test_absurd_means_give_no_warning(name, mean, spread):
 def test_a_mean_for_each_value(name):
     means = np.linspace(-3, 3, len(UNITS))
     together = QUANTILES[name](UNITS, means, 0.2, -1.0, 1.0)
-    apart = [
-        QUANTILES[name](UNITS[[n]], means[[n]], 0.2, -1.0, 1.0)[0] for n in range(len(means))
-    ]
+    apart = [QUANTILES[name](UNITS[[n]], means[[n]], 0.2, -1.0, 1.0)[0] for n in range(len(means))]
     assert together.tolist() == apart
 
 

@@ -82,9 +82,7 @@ def test_noise_is_uniform_exact_and_apart():
 
 
 @pytest.mark.parametrize("name", samplings())
-@hypothesis.given(
-    st.lists(st.integers(0, 400), min_size=1, max_size=12), st.integers(0, 2**64 - 1)
-)
+@hypothesis.given(st.lists(st.integers(0, 400), min_size=1, max_size=12), st.integers(0, 2**64 - 1))
 @hypothesis.settings(max_examples=25)
 def test_an_image_depends_on_its_number_alone(name, numbers, seed):
     sampling = samplings()[name]
@@ -336,7 +334,9 @@ def test_a_counterfactual_changes_descendants_only_and_is_exact(name, value):
 def test_a_counterfactual_follows_the_mechanism_of_its_descendants():
     draws = Sampling(model(CHAIN), counterfactual={"x": {"shift": 0.1}}).draw(range(2000), **TRAIN)
     facts, others = draws.variables[0::2], draws.variables[1::2]
-    np.testing.assert_allclose(others[:, 0], np.minimum(facts[:, 0] + np.float32(0.1), 1), atol=1e-6)
+    np.testing.assert_allclose(
+        others[:, 0], np.minimum(facts[:, 0] + np.float32(0.1), 1), atol=1e-6
+    )
     unit = (draws.noise[1::2, 1, 0].astype(float) + 1) / 2
     mean = 0.8 * others[:, 0].astype(float)
     expected = stats.truncnorm.ppf(unit, (-1 - mean) / 0.3, (1 - mean) / 0.3, loc=mean, scale=0.3)
@@ -537,9 +537,10 @@ def test_the_first_frame_is_the_single_image_and_longer_sequences_go_on():
     short = Sampling(model, steps=3).draw(range(150), **TRAIN)
     long = Sampling(model, steps=7).draw(range(350), **TRAIN)
     assert short.variables[0::3].tobytes() == single.variables.tobytes()
-    assert short.variables.reshape(50, 3, -1).tobytes() == np.ascontiguousarray(
-        long.variables.reshape(50, 7, -1)[:, :3]
-    ).tobytes()
+    assert (
+        short.variables.reshape(50, 3, -1).tobytes()
+        == np.ascontiguousarray(long.variables.reshape(50, 7, -1)[:, :3]).tobytes()
+    )
 
 
 def test_an_environment_holds_through_a_sequence():
