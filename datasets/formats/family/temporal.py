@@ -92,8 +92,8 @@ class TemporalSource(FamilySource):
         member = self._npz.member(name)
         if member.shape != (*counts, columns):
             raise DatasetError(
-                f"{self.root}: {name} is {member.shape}, expected {(*counts, columns)}, as imgs has "
-                f"{counts[0]} rows"
+                f"{self.root}: {name} is {member.shape}, expected {(*counts, columns)}, as imgs "
+                f"has {counts[0]} rows"
             )
         array = self._npz.array(name).reshape(-1, columns)
         return check_rows(array, f"{self.root}: {name}", columns).astype(np.float64)
