@@ -82,7 +82,7 @@ def test_the_command(cli, tmp_path):
     write_causal3dident(release(700), tmp_path / "d")
     said = cli("model", "fit", "d", "--out", "fitted.toml")
     assert "object_hue:" in said.stdout
-    assert "wrote fitted.toml: 3dident render --model fitted.toml" in said.stdout
+    assert "wrote fitted.toml; render it: 3dident render --model fitted.toml" in said.stdout
     model = load_model(tmp_path / "fitted.toml")
     assert "700 rows of the folder d" in model.description
     with open_dataset(tmp_path / "d") as source:

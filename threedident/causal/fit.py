@@ -355,7 +355,7 @@ def _likelihood(at: Float64, y: Float64, design: Float64) -> tuple[float, Float6
     slope, precision = design @ at[:-1], float(at[-1])
     std = max(precision, 0.25) ** -0.5
     count = int(np.clip(math.ceil(6 / std), _NODES, _MOST_NODES))
-    nodes, weights = np.polynomial.legendre.leggauss(count)
+    nodes, weights = np.polynomial.legendre.leggauss(count)  # type: ignore[no-untyped-call]
     powers = np.stack([nodes**k for k in range(5)], axis=1) * weights[:, None]
     size = len(at)
     value, gradient, curvature = 0.0, np.zeros(size), np.zeros((size, size))

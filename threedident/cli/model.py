@@ -72,5 +72,5 @@ def fit(
     for line in law.misfits:
         say(f"warning: {line}")
     click.echo(
-        f"wrote {out}: 3dident render --model {shlex.quote(str(out))} --n 100 --out data/new"
+        f"wrote {out}; render it: 3dident render --model {shlex.quote(str(out))} --n 100 --out data/new"
     )
