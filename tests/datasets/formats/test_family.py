@@ -284,6 +284,21 @@ def test_captions_of_ones_own_are_written(tmp_path):
         write_multimodal3dident(source, tmp_path / "e", short)
 
 
+def test_the_command_takes_templates(cli, made, tmp_path):
+    _, path = made("multimodal3dident")
+    (tmp_path / "t.txt").write_text("{color}/{shape}\n")
+    cli("convert", path, "--to", "multimodal3dident", "--out", "o", "--templates", "t.txt")
+    before, after = open_dataset(path), open_dataset(tmp_path / "o")
+    words = zip(after.caption_variables["color_name"], before.values("shape"), strict=True)
+    assert after.captions == tuple(f"{color}/{shape}" for color, shape in words)
+    refused = cli("convert", path, "--to", "shards", "--out", "s", "--templates", "t.txt", code=2)
+    assert "--to shards takes no --templates" in refused.stderr
+    (tmp_path / "t.txt").write_text("{size}\n")
+    words = ("--to", "multimodal3dident", "--out", "p", "--templates", "t.txt")
+    assert "a template's slots are" in cli("convert", path, *words, code=2).stderr
+    assert not (tmp_path / "p").exists()
+
+
 def _edit_csv(column, row, value):
     def change(path):
         with path.open(newline="") as file:
