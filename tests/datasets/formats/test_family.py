@@ -32,7 +32,9 @@ from threedident.datasets.formats.family.multimodal3dident import (
 )
 from threedident.datasets.formats.family.temporal import NAMES, write_temporal
 from threedident.datasets.groups import ImageGroups
-from threedident.errors import DatasetError, UsageError
+from threedident.datasets.pairs import PositivePairs
+from threedident.distributions import Normal
+from threedident.errors import DatasetError, MatchingWarning, UsageError
 from threedident.factors import FACTOR_NAMES
 
 MAKERS = {
@@ -638,6 +640,15 @@ def test_groups_of_a_published_folder(made, tmp_path):
     _, path = made("causal3dident", "single")
     with pytest.raises(UsageError, match="holds single images"):
         ImageGroups(path, batch_size=2)
+
+
+def test_pairs_that_are_matched_across_classes_come_with_a_warning(made):
+    _, path = made("causal3dident")
+    with pytest.warns(MatchingWarning, match="the two images of a pair can differ in shape"):
+        PositivePairs(path, conditional=Normal(1.0), batch_size=4)
+    _, path = made("3didentbox", "box")
+    with pytest.warns(MatchingWarning, match="can differ in material"):
+        PositivePairs(path, conditional=Normal(1.0), batch_size=4)
 
 
 def test_a_class_without_an_image(tmp_path):
