@@ -164,9 +164,7 @@ def _labels(column: Float64, factor: int) -> Classes:
     return np.unique(class_numbers(column, f"factor {factor}"), return_inverse=True)[1]
 
 
-def _predict(
-    train: Float64, labels: Classes, test: Float64, classifier: str, seed: int
-) -> Classes:
+def _predict(train: Float64, labels: Classes, test: Float64, classifier: str, seed: int) -> Classes:
     """Fit a classifier and predict the classes of other rows."""
     seen = np.unique(labels)
     if len(seen) < 2:

@@ -42,9 +42,7 @@ def _alike(train: Float64, test: Float64) -> tuple[Float64, Float64]:
     return (train[:, moves] - mean) / std, (test[:, moves] - mean) / std
 
 
-def kernel_ridge(
-    train: Float64, targets: Float64, test: Float64, starts: Starts = None
-) -> Float64:
+def kernel_ridge(train: Float64, targets: Float64, test: Float64, starts: Starts = None) -> Float64:
     """Predict factors by kernel ridge regression with a Gaussian kernel (Saunders et al. 1998).
 
     f(c) = mean + k(c)^T (K + N ridge)^-1 (z - mean), K_rs = exp(-|c_r - c_s|^2 / (2 width^2)),
