@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from threedident.datasets.formats.convert import convert as convert
     from threedident.datasets.formats.describe import describe as describe
     from threedident.datasets.formats.hdf5 import pack as pack
+    from threedident.datasets.groups import ImageGroups as ImageGroups
     from threedident.datasets.latent_matcher import LatentMatcher as LatentMatcher
     from threedident.datasets.loader import Batch as Batch
     from threedident.datasets.loader import PairLoader as PairLoader
@@ -52,6 +53,7 @@ _MODULES = {
     "threedident.datasets.formats.hdf5": ("pack",),
     "threedident.datasets.zenodo": ("download",),
     "threedident.datasets.dataset": ("ThreeDIdent",),
+    "threedident.datasets.groups": ("ImageGroups",),
     "threedident.datasets.latent_matcher": ("LatentMatcher",),
     "threedident.datasets.formats": ("open_dataset",),
     "threedident.datasets.loader": ("Batch", "PairLoader"),

@@ -27,16 +27,17 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "loading a dataset in PyTorch") from error
 
+from threedident.datasets.causal_variables import CausalVariables
 from threedident.encoders.inputs import Normalize
 
 Transform = Callable[[Any], Any]
 
-TARGETS = ("raw_latents", "latents")
+TARGETS = ("raw_latents", "latents", "variables")
 _SAMPLED = 4096  # images whose statistics stand for all, where none are recorded
 _READ_AT_ONCE = 64
 
 
-class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
+class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
     """A dataset in any of its forms: shards, a packed file, the published layout, an export.
 
     An item is `(image, latents)`. The image is a uint8 tensor (3, H, W). A transform gets a PIL
@@ -71,7 +72,8 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
             target_transform: a function of the latents, a float32 tensor (n,).
             factors: the names of factors or groups, which choose and order the latents' columns;
                 None: all ten.
-            target: the latents that an item holds, "raw_latents" or "latents".
+            target: the latents that an item holds: "raw_latents", "latents", or of a causal model
+                its "variables", all of them.
             cache: the place of a copy of all images: "ram", or a device such as "cuda", which
                 holds them for `images`; None: no copy.
 
@@ -93,6 +95,8 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
         columns = list(self.columns)
         self.raw_latents = torch.from_numpy(self.source.raw_latents[:, columns])
         self.latents = torch.from_numpy(self.source.latents[:, columns])
+        if target == "variables" and factors is not None:
+            raise UsageError("factors choose among the scene's: leave them out for the variables")
         self._target = getattr(self, target)
         manifest = self.source.manifest
         self.preset: Preset | None = manifest.preset if manifest else None
@@ -107,7 +111,9 @@ class ThreeDIdent(data.Dataset[tuple[Any, Any]]):
     def __repr__(self) -> str:
         height, width, _ = self.source.shape
         parts = [str(self.root), f"{len(self)} x {height} x {width}"]
-        if self.preset is not None:
+        if self.model is not None:
+            parts.append(f"model {self.model.name}")
+        elif self.preset is not None:
             parts.append(f"preset {self.preset.name}")
         manifest = self.source.manifest
         if manifest is not None and manifest.settings.get("split"):

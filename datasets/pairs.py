@@ -174,6 +174,12 @@ class PositivePairs(BatchDataset):
 
     def _recorded_process(self) -> PairProcess | None:
         """The process that a dataset of pairs was rendered from; None for single images."""
+        sampling = self.dataset.sampling
+        if sampling is not None and sampling.frames > 1:
+            raise UsageError(
+                f"the images of {self.dataset.root} belong together ({sampling.group}): "
+                "ImageGroups makes batches of them"
+            )
         manifest = self.dataset.source.manifest
         return manifest.pair_process if manifest else None
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident import defaults
+from threedident.causal import Sampling
 from threedident.distributions import Distribution, PairProcess, raw_box
 from threedident.distributions.philox_sampler import check_renderable
 from threedident.distributions.serialisation import space_as_dict
@@ -40,6 +41,7 @@ class Content:
         split: the split of the latents: train, val or test.
         given: raw latents (N, 10) that do not come from the seed.
         conditional: the conditional that makes images 2i and 2i + 1 a positive pair.
+        sampling: the causal model, whose scene the preset is, and what is drawn of it.
     """
 
     preset: Preset
@@ -50,6 +52,7 @@ class Content:
     split: str = "train"
     given: npt.NDArray[np.float32] | None = None
     conditional: Distribution | None = None
+    sampling: Sampling | None = None
 
     @classmethod
     def of(cls, dataset: DatasetDir, shape: str | None = None) -> Content:
@@ -87,11 +90,14 @@ class Content:
             "train" if split is None else split,
             dataset.given_latents(),
             process.conditional if process else None,
+            manifest.sampling,
         )
 
     @property
     def images_per_item(self) -> int:
-        """The images that one of the n asked for means: 2 for pairs, else 1."""
+        """The images that one of the n asked for means: 2 for pairs, T for sequences, else 1."""
+        if self.sampling is not None:
+            return self.sampling.frames
         return 1 if self.conditional is None else 2
 
     def engine_settings(self, device: str, version: str = "") -> EngineSettings:
@@ -112,31 +118,58 @@ class Content:
             split=self.split,
             given=self.given,
             conditional=self.conditional,
+            sampling=self.sampling,
         )
+
+    def about(self) -> dict[str, Any]:
+        """The texts and facts that decide nothing, for `dataset.json`."""
+        about = self.preset.about()
+        if self.sampling is not None:
+            about["model"] = self.sampling.model.about()
+        return about
 
     def mesh_warnings(self) -> list[str]:
         """List what is unusual about the object's mesh file; empty for a built-in shape."""
         return [] if self.preset.shape in SHAPES else get_mesh(self.preset.shape).warnings()
 
+    def held_warning(self) -> str | None:
+        """Word a warning where shifted variables end at their ranges' ends; None elsewhere."""
+        if self.sampling is None:
+            return None
+        share = self.sampling.held_share(seed=self.seed, split=self.split)
+        if not share:
+            return None
+        return (
+            f"in about {share:.1%} of the images a shift would take a variable out of its range, "
+            "and it ends at the range's end. To keep the whole shift, draw from a narrower part of "
+            'the range, as by { kind = "uniform", low = -1.0, high = 0.8 } in the model\'s file'
+        )
+
     def frame_warning(self) -> str | None:
         """Word a warning where the object is out of sight in many images; None where it is not."""
         raw = self.given
+        if self.sampling is not None:
+            count = _LOOKED_AT * self.sampling.frames
+            numbers = range(0, count, max(1, count // _LOOKED_AT))
+            draws = self.sampling.draw(numbers, seed=self.seed, split=self.split)
+            return self._frame_warning(self.sampling.model.scene_rows(draws.variables))
         if raw is None:
             raw = sample_raw_latents(range(_LOOKED_AT), seed=self.seed, split=self.split)
             raw = self.preset.hold_fixed(raw)
-        raw = raw[:: max(1, len(raw) // _LOOKED_AT)]
+        return self._frame_warning(self.preset.to_scene(raw[:: max(1, len(raw) // _LOOKED_AT)]))
+
+    def _frame_warning(self, rows: npt.NDArray[np.float32]) -> str | None:
+        """The warning for the scenes of some rows, (N, W)."""
         builder = SceneBuilder(self.preset)
         points = enclosing_points(builder.mesh.vertices)
-        missed = [
-            CAMERA.misses(builder.build(row).place(points)) for row in self.preset.to_scene(raw)
-        ]
+        missed = [CAMERA.misses(builder.build(row).place(points)) for row in rows]
         share = float(np.mean(missed))
         if share <= _MAY_MISS:
             return None
         camera = ", ".join(f"{each:g}" for each in CAMERA.location)
         return (
             f"the object is wholly outside the frame in about {share:.0%} of the images (looked "
-            f"at: {len(raw)}). The camera stands at ({camera}) m and looks at the origin: choose "
+            f"at: {len(rows)}). The camera stands at ({camera}) m and looks at the origin: choose "
             "smaller ranges of x, y and z, or a smaller scale"
         )
 
@@ -148,6 +181,7 @@ def dataset_settings(
     split: str,
     given: npt.NDArray[np.float32] | None = None,
     conditional: Distribution | None = None,
+    sampling: Sampling | None = None,
 ) -> dict[str, Any]:
     """Collect all that decides a dataset's content, for `dataset.json`.
 
@@ -157,6 +191,7 @@ def dataset_settings(
         split: the split of the latents: train, val or test.
         given: the raw latents (N, 10), if they do not come from the seed.
         conditional: the conditional that makes images 2i and 2i + 1 a positive pair.
+        sampling: the causal model, whose scene the preset is, and what is drawn of it.
     """
     preset = settings.preset.as_dict()
     for key in settings.preset.about():
@@ -178,6 +213,8 @@ def dataset_settings(
             "marginal": process.marginal.as_dict(),
             "conditional": conditional.as_dict(),
         }
+    elif sampling is not None:
+        latents = {"source": "model", **sampling.as_dict()}
     return {
         "preset": preset,
         "mesh_sha256": mesh,

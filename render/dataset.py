@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident import defaults
+from threedident.causal import CausalModel
 from threedident.distributions import Distribution
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.presets import Preset, load_preset
@@ -67,6 +68,12 @@ def render_dataset(
     compression: str | None = None,
     executor: str | Executor = "local",
     address: str | None = None,
+    model: CausalModel | str | Path | None = None,
+    environments: Sequence[str] = (),
+    do: Mapping[str, Any] | None = None,
+    counterfactual: Mapping[str, Any] | None = None,
+    views: bool | str = False,
+    steps: int | None = None,
     quiet: bool = False,
     command: str | None = None,
 ) -> Summary:
@@ -120,6 +127,17 @@ def render_dataset(
             an executor of your own.
         address: the HOST:PORT of the Ray cluster's head. None: $RAY_ADDRESS, the cluster that
             this machine belongs to, or one started here.
+        model: a causal model in place of a preset: a model, the name of a built-in one, or a
+            .toml file. `n` then counts items: images, pairs or sequences.
+        environments: the names of the model's environments; item i is of environment i modulo
+            their number. Empty: the model as it is.
+        do: interventions by variable: a value, a table with the `kind` of another mechanism, or
+            {"shift": number}.
+        counterfactual: interventions likewise; images 2i and 2i + 1 have the same noise, and the
+            second has these interventions.
+        views: the name of the model's views, by which image 2i + 1 is a second view of image 2i;
+            True: the only ones that it has.
+        steps: the images of a sequence.
         quiet: whether to print nothing. Otherwise lines and a progress bar go to stderr.
         command: the text that the dataset records as what made it. None: this call.
 
@@ -252,7 +270,12 @@ def first_lines(
         more = [f"{root} already has {present} images, more than the {total} asked for"]
         return more if present > total else []
     source = manifest.settings["latents"]["source"]
-    items = f"{total // 2:,} pairs, {total:,} images," if source == "pairs" else f"{total:,} images"
+    sampling = manifest.sampling
+    items = f"{total:,} images"
+    if source == "pairs" or (sampling is not None and sampling.frames > 1):
+        frames = 2 if sampling is None else sampling.frames
+        kind = "sequences" if sampling is not None and sampling.group == "sequence" else "pairs"
+        items = f"{total // frames:,} {kind}, {total:,} images,"
     drawn = f"split {manifest.settings['split']}, seed {manifest.settings['seed']}"
     rest = "the rest"
     if options.parts > 1:
@@ -267,7 +290,8 @@ def first_lines(
     if typed:
         engine, again = "--engine direct", "the same command continues"
     return [
-        f"rendering {items} into {root}: preset {settings.preset.name}, "
+        f"rendering {items} into {root}: {'model' if sampling else 'preset'} "
+        f"{settings.preset.name}, "
         f"{'given latents' if source == 'file' else drawn}, {settings.resolution} x "
         f"{settings.resolution} pixels",
         f"engine {settings.engine}, quality {settings.quality}, {settings.device}, on {place}",

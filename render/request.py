@@ -14,6 +14,7 @@ from typing import Any
 import numpy.typing as npt
 
 from threedident import defaults
+from threedident.causal import CausalModel, Sampling, load_model
 from threedident.distributions import Distribution
 from threedident.distributions.philox_sampler import check_renderable
 from threedident.errors import RenderWarning, UsageError
@@ -66,6 +67,12 @@ class RenderRequest:
     compression: str | None
     executor: str | Executor
     address: str | None
+    model: CausalModel | str | Path | None = None
+    environments: Sequence[str] = ()
+    do: Mapping[str, Any] | None = None
+    counterfactual: Mapping[str, Any] | None = None
+    views: bool | str = False
+    steps: int | None = None
 
     def check(self) -> None:
         """Check what can be checked of single arguments.
@@ -133,7 +140,8 @@ class RenderRequest:
         if self.extend:
             self._refuse_beside_extend()
             return Content.of(DatasetDir.open(self.out), shape)
-        preset = self.preset
+        sampling = self._sampling()
+        preset = self.preset if sampling is None else sampling.model.preset
         if not isinstance(preset, Preset):
             preset = load_preset(preset)
         if self.fixed or shape is not None or self.material is not None:
@@ -161,7 +169,41 @@ class RenderRequest:
             split=self.split,
             given=given,
             conditional=self.pairs,
+            sampling=sampling,
         )
+
+    def _sampling(self) -> Sampling | None:
+        """The sampling of a causal model, where one is given."""
+        if self.model is None:
+            names = [name for name in _OF_A_MODEL if self._differs(name)]
+            if names:
+                raise UsageError(
+                    f"{', '.join(names)} can only be had of a causal model: add one, such as "
+                    "--model NAME (`3dident model` lists them)"
+                )
+            return None
+        others = [
+            name for name in _NOT_WITH_A_MODEL if getattr(self, name) != {} and self._differs(name)
+        ]
+        if others:
+            raise UsageError(
+                f"a model makes scene and latents by itself: leave out {', '.join(others)}. Its "
+                "file has them, in [scene] and [variables]; an intervention (--do) holds a variable"
+            )
+        model = self.model if isinstance(self.model, CausalModel) else load_model(self.model)
+        view: str | None = None
+        if self.views is not False:
+            model.view(None if self.views is True else self.views)
+            view = next(iter(model.views)) if self.views is True else self.views
+        sampling = Sampling(
+            model,
+            tuple(self.environments),
+            dict(self.do or {}),
+            dict(self.counterfactual or {}),
+            view,
+            1 if self.steps is None else self.steps,
+        )
+        return sampling
 
     def total(self, content: Content) -> int:
         """The number of images that the dataset shall have in the end.
@@ -198,7 +240,12 @@ class RenderRequest:
         content.engine_settings(self.device)  # refuses what does not fit together
         check_place(self.out)
         total = self.total(content)
-        texts = [self._fixed_warning(content), *content.mesh_warnings(), content.frame_warning()]
+        texts = [
+            self._fixed_warning(content),
+            content.held_warning(),
+            *content.mesh_warnings(),
+            content.frame_warning(),
+        ]
         for text in texts:
             if text:
                 warnings.warn(text, RenderWarning, stacklevel=3)  # where the function was called
@@ -267,7 +314,7 @@ class RenderRequest:
             content.dataset_settings(settings),
             size,
             self.compression or "none",
-            content.preset.about(),
+            content.about(),
             command,
         )
 
@@ -289,7 +336,9 @@ class RenderRequest:
 
     def _differs(self, name: str) -> bool:
         """Whether an argument is not at its default."""
-        value, default = getattr(self, name), _DEFAULTS[name]
+        value, default = getattr(self, name), _DEFAULTS.get(name)
+        if isinstance(default, tuple):
+            value = tuple(value)
         return value is not None if default is None else bool(value != default)
 
     def _refuse_beside_extend(self) -> None:
@@ -334,16 +383,35 @@ _DEFAULTS: dict[str, Any] = {
     "resolution": defaults.RESOLUTION,
     "shard_size": None,
     "compression": None,
+    "model": None,
+    "environments": (),
+    "do": None,
+    "counterfactual": None,
+    "views": False,
+    "steps": None,
 }
+
+#: The arguments that only a causal model has, and those that it leaves without effect.
+_OF_A_MODEL = ("environments", "do", "counterfactual", "views", "steps")
+_NOT_WITH_A_MODEL = ("preset", "shape", "material", "fixed", "latents", "pairs")
 
 
 #: The arguments that are whole numbers, and those of them that can be None.
-WHOLE = ("n", "resolution", "seed", "workers", "threads", "shard_size", "images_per_worker")
-_CAN_BE_NONE = ("n", "workers", "shard_size", "images_per_worker")
+WHOLE = (
+    "n",
+    "steps",
+    "resolution",
+    "seed",
+    "workers",
+    "threads",
+    "shard_size",
+    "images_per_worker",
+)
+_CAN_BE_NONE = ("n", "steps", "workers", "shard_size", "images_per_worker")
 
 
 def _spelled(name: str) -> str:
-    return f"--{name}" if name == "n" else name
+    return f"--{name}" if name in ("n", "steps") else name
 
 
 def _hint(name: str, value: Any) -> str:

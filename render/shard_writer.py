@@ -20,6 +20,7 @@ from threedident.version import toolkit_version
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from threedident.causal import Draws
     from threedident.render.job import RenderJob
 
 Array = npt.NDArray[Any]
@@ -34,12 +35,22 @@ class ShardBuffer:
         interval: the numbers of its images.
         raw_latents: their raw latents, (N, 10).
         latents: their scene values, (N, 10).
+        rows: what engines render of them, (N, W); `latents`, unless a model's scene has more.
+        draws: what was drawn of a causal model; None where there is none.
         images: the images, (N, H, W, 3) uint8; those that are missing hold anything.
     """
 
-    def __init__(self, interval: Interval, raw: Array, latents: Array, resolution: int) -> None:
+    def __init__(
+        self,
+        interval: Interval,
+        raw: Array,
+        latents: Array,
+        rows: Array,
+        draws: Draws | None,
+        resolution: int,
+    ) -> None:
         self.interval = interval
-        self.raw_latents, self.latents = raw, latents
+        self.raw_latents, self.latents, self.rows, self.draws = raw, latents, rows, draws
         self.images = np.empty((interval.count, resolution, resolution, 3), np.uint8)
         self._finished = np.zeros(interval.count, bool)
         self._failed = 0
@@ -87,11 +98,16 @@ class ShardWriter:
         for interval in self._job.todo:
             raw = self._job.dataset.raw_latents(interval.indices)
             latents = settings.preset.to_scene(raw)
-            buffer = ShardBuffer(interval, raw, latents, settings.resolution)
+            rows, draws = latents, self._job.dataset.draws(interval.indices)
+            if draws is not None:
+                sampling = self._job.dataset.manifest.sampling
+                assert sampling is not None
+                rows = sampling.model.scene_rows(draws.variables)
+            buffer = ShardBuffer(interval, raw, latents, rows, draws, settings.resolution)
             self._buffers.append(buffer)
             self._buffer_of |= dict.fromkeys(interval.indices, buffer)
             for offset in range(interval.count):
-                yield Task(interval.first + offset, latents[offset])
+                yield Task(interval.first + offset, rows[offset])
 
     def take(self, result: Done | Failed) -> None:
         """Take in a result; write its shard if that is complete.
@@ -130,18 +146,19 @@ class ShardWriter:
 
     def _write(self, buffer: ShardBuffer, offset: int, count: int) -> None:
         window = slice(offset, offset + count)
-        images, latents = buffer.images[window], buffer.latents[window]
+        images = buffer.images[window]
         manifest = self._job.dataset.manifest
         write_shard(
             self._job.dataset.root,
             Interval(buffer.interval.first + offset, count),
             images=images,
             raw_latents=buffer.raw_latents[window],
-            latents=latents,
-            sums=ImageSums.of(images, self._builder.share_in_frame(latents)),
+            latents=buffer.latents[window],
+            sums=ImageSums.of(images, self._builder.share_in_frame(buffer.rows[window])),
             fingerprint=manifest.fingerprint,
             provenance=self._provenance,
             compression=manifest.compression,
+            draws=None if buffer.draws is None else buffer.draws[window],
         )
         self._job.summary.rendered += count
 

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
     from threedident import render as render
     from threedident.baselines.losses import info_nce as info_nce
     from threedident.baselines.training.loop import train as train
+    from threedident.causal import CausalModel as CausalModel
+    from threedident.causal import Sampling as Sampling
+    from threedident.causal import load_model as load_model
     from threedident.datasets.augmented_views import TwoViews as TwoViews
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
     from threedident.datasets.formats import open_dataset as open_dataset
+    from threedident.datasets.groups import ImageGroups as ImageGroups
     from threedident.datasets.pairs import PositivePairs as PositivePairs
     from threedident.datasets.rendered_pairs import RenderedPairs as RenderedPairs
     from threedident.datasets.synthetic import Mixing as Mixing
@@ -70,7 +74,9 @@ _MODULES = {
     "threedident.baselines.losses": ("info_nce",),
     "threedident.baselines.training.loop": ("train",),
     "threedident.datasets.dataset": ("ThreeDIdent",),
+    "threedident.causal": ("CausalModel", "Sampling", "load_model"),
     "threedident.datasets.formats": ("open_dataset",),
+    "threedident.datasets.groups": ("ImageGroups",),
     "threedident.datasets.pairs": ("PositivePairs",),
     "threedident.datasets.rendered_pairs": ("RenderedPairs",),
     "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),

@@ -157,6 +157,8 @@ class Checks:
             self._parts[interval].check(arrays, str(source.root))
         if self._dataset is not None:
             self._dataset.check_rows(interval, raw, scene, str(source.root))
+            held = None if source.draws is None else source.draws[window]
+            self._dataset.check_draws(interval, held, str(source.root))
 
     def check_whole(self) -> None:
         """Check the latents as a whole.
@@ -207,8 +209,16 @@ def new_part(source: Source, interval: Interval, images: UInt8) -> Part:
         interval,
         {name: checksum(array) for name, array in arrays.items()},
         provenance or {"device": "", "toolkit_version": toolkit_version()},
-        ImageSums.of(images, _share_in_frame(source.manifest, scene)),
+        ImageSums.of(images, _share_in_frame(source.manifest, _rows(source, window))),
     )
+
+
+def _rows(source: Source, window: slice) -> Float32:
+    """The rows (N, W) that engines render of some images."""
+    manifest, draws = source.manifest, source.draws
+    if manifest is None or manifest.sampling is None or draws is None:
+        return source.latents[window]
+    return manifest.sampling.model.scene_rows(draws.variables[window])
 
 
 def _share_in_frame(manifest: Manifest | None, scene: Float32) -> npt.NDArray[np.float64]:

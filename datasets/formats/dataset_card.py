@@ -142,6 +142,9 @@ def _about(split: Split) -> str:
 
 
 def _columns(split: Split) -> str:
+    sampling = split.manifest.sampling if split.manifest else None
+    variables = sampling.model.names if sampling else ()
+    of_model = f"variables of the causal model: {', '.join(variables)}"
     if split.form == "parquet":
         lines = [
             "| column | type | content |",
@@ -151,6 +154,8 @@ def _columns(split: Split) -> str:
             "| `raw_latents` | 10 float32 | latents as they are drawn, and as models see them |",
             "| `latents` | 10 float32 | what they mean in the scene (m, rad) |",
         ]
+        if variables:
+            lines.append(f"| `variables` | {len(variables)} float32 | {of_model} |")
     else:
         lines = [
             "| file | type | content |",
@@ -160,6 +165,8 @@ def _columns(split: Split) -> str:
             "see them |",
             "| `KEY.latents.npy` | (10,) float32 | what they mean in the scene (m, rad) |",
         ]
+        if variables:
+            lines.append(f"| `KEY.variables.npy` | ({len(variables)},) float32 | {of_model} |")
     return "\n".join(["## Content", "", *lines, "", "Images are in order."])
 
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from threedident.causal import OBSERVED, Sampling
 from threedident.datasets.formats import Source, find_form, open_dataset
 from threedident.datasets.formats.export import ExportSource
 from threedident.datasets.formats.hdf5 import extend_command
@@ -31,7 +34,7 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
     `missing` (stretches, first to last), `faults`, `height`, `width`, `files`, `bytes`; and of what
     made it, each null where that is not recorded, `shard_size`, `compression`, `fingerprint`,
     `created`, `toolkit`, `command`, `settings`, `conditional` (of pairs, in words), `factors`,
-    `not_injective`, `why_no_best_r2`.
+    `not_injective`, `why_no_best_r2`, `model` (the causal model and what was drawn of it).
 
     Raises:
         DatasetError: it is no dataset, or too damaged to be opened.
@@ -109,6 +112,37 @@ def _of_manifest(manifest: Manifest | None) -> dict[str, Any]:
         **{name: known.get(name) for name in names},
         "conditional": str(process.conditional) if process else None,
         "why_no_best_r2": manifest.why_no_best_r2 if manifest else None,
+        "model": _of_model(manifest.sampling) if manifest and manifest.sampling else None,
+    }
+
+
+def _of_model(sampling: Sampling) -> dict[str, Any]:
+    """What was drawn of a causal model, as plain data."""
+    model, later = sampling.model, sampling.group == "sequence"
+    names, graph = model.names, model.step_adjacency if later else model.adjacency
+    lagged = model.lagged_adjacency
+    return {
+        "name": model.name,
+        "description": model.description,
+        "group": sampling.group,
+        "images_per_item": sampling.frames,
+        "environments": list(sampling.environments or (OBSERVED,)),
+        "do": dict(sampling.do),
+        "counterfactual": dict(sampling.counterfactual),
+        "view": sampling.view,
+        "variables": [
+            {
+                "name": variable.name,
+                "kind": variable.kind,
+                "range": list(variable.range),
+                "values": list(variable.values),
+                "renders": variable.renders,
+                "parents": [names[i] for i in np.flatnonzero(graph[:, column])],
+                "earlier_parents": [names[i] for i in np.flatnonzero(lagged[:, column]) if later],
+                "status": variable.status,
+            }
+            for column, variable in enumerate(model.variables)
+        ],
     }
 
 
@@ -161,13 +195,17 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         text.append("imported from the published layout: what rendered it is not recorded")
         return text
     preset, engine, latents = settings["preset"], settings["engine"], settings["latents"]
-    text.append(
-        f"preset     {preset['name']}: {preset['shape']}, {preset['material']}, hue {preset['hue']}"
-    )
+    model = about["model"]
+    shape = ", ".join(preset.get("shapes", ())) or preset["shape"]
+    material = ", ".join(preset.get("materials", ())) or preset["material"]
+    kind = "preset" if model is None else "model "
+    text.append(f"{kind}     {preset['name']}: {shape}, {material}, hue {preset['hue']}")
     seeded = f"{settings['split']} split, seed {settings['seed']}"
     text.append(f"latents    {'given in a file' if latents['source'] == 'file' else seeded}")
     if latents["source"] == "pairs":
         text.append(f"pairs      images 2i and 2i + 1, z~ from {about['conditional']}")
+    if model is not None:
+        text += _drawn(model)
     return [
         *text,
         f"engine     {engine['name']} {engine['version']} on {engine['device']}, "
@@ -178,6 +216,43 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         "",
         *_table(about),
     ]
+
+
+def _drawn(model: Mapping[str, Any]) -> list[str]:
+    """What was drawn of a causal model, in lines."""
+    text = []
+    if model["environments"] != [OBSERVED]:
+        text.append(f"of         environments {', '.join(model['environments'])}, in turns")
+    if model["do"]:
+        text.append(f"do         {_interventions(model['do'])}")
+    if model["group"] == "counterfactual":
+        what = _interventions(model["counterfactual"])
+        text.append(f"pairs      image 2i + 1 is the counterfactual of image 2i: {what}")
+    if model["group"] == "views":
+        text.append(f"pairs      image 2i + 1 is a second view of image 2i: views {model['view']}")
+    if model["group"] == "sequence":
+        text.append(f"time       sequences of {model['images_per_item']} images")
+    for variable in model["variables"]:
+        low, high = variable["range"]
+        values = f"{low:.4g} to {high:.4g}"
+        if variable["values"]:
+            values = ", ".join(variable["values"])
+        parents = ", ".join(variable["parents"]) or "-"
+        if variable["earlier_parents"]:
+            parents += f"; the frame before: {', '.join(variable['earlier_parents'])}"
+        text.append(f"variable   {variable['name']} ({variable['kind']}: {values}), of {parents}")
+    return text
+
+
+def _interventions(law: Mapping[str, Any]) -> str:
+    """Interventions in words: x = 0.3, y shifted by 0.2."""
+    words = []
+    for name, value in law.items():
+        if isinstance(value, Mapping) and "shift" in value:
+            words.append(f"{name} shifted by {value['shift']:g}")
+        else:
+            words.append(f"{name} = {value['kind'] if isinstance(value, Mapping) else value}")
+    return ", ".join(words)
 
 
 def _table(about: Mapping[str, Any]) -> list[str]:

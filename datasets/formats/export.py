@@ -34,7 +34,7 @@ from threedident.datasets.formats.export_record import (
     split_name,
 )
 from threedident.datasets.formats.png_folder import decode_image, encode_image
-from threedident.datasets.formats.source import Origin, Source, UInt8, check_numbers
+from threedident.datasets.formats.source import Float32, Origin, Source, UInt8, check_numbers
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import NUM_FACTORS
 from threedident.latents import latents_digest
@@ -46,7 +46,8 @@ from threedident.storage.atomic_files import (
     replacing,
     write_json,
 )
-from threedident.storage.manifest import differences
+from threedident.storage.directory import NEARLY
+from threedident.storage.manifest import Manifest, differences
 from threedident.storage.shard_plan import joined, name_stretches
 
 CARD = "README.md"
@@ -68,8 +69,11 @@ class ExportSource(Source):
         self.split = split
         self.shape = (split.height, split.width, 3)
         self.files = {folder / DATA / name: part for name, part in _files(split, folder).items()}
-        self.raw_latents = np.empty((split.images, NUM_FACTORS), np.float32)
-        self.latents = np.empty((split.images, NUM_FACTORS), np.float32)
+        lengths = vector_lengths(split.manifest)
+        self.vectors = {
+            name: np.empty((split.images, length), np.float32) for name, length in lengths.items()
+        }
+        self.raw_latents, self.latents = self.vectors["raw_latents"], self.vectors["latents"]
         for path, part in self.files.items():
             self._index(path, part)
         for name, digest in (
@@ -80,6 +84,13 @@ class ExportSource(Source):
                 raise DatasetError(
                     f"{folder / DATA}: the {name} of the split {split.name} are not those of "
                     f"{self.root}: files of another export, or damaged ones; write it again"
+                )
+        if self.draws is not None:
+            expected = self.draws.variables
+            if not np.allclose(expected, self.vectors["variables"], rtol=0, atol=NEARLY):
+                raise DatasetError(
+                    f"{folder / DATA}: the variables of the split {split.name} are not those that "
+                    f"the model in {self.root} gives: damaged files; write it again"
                 )
         self.image(0)  # is there, and of the shape that is promised
 
@@ -114,6 +125,26 @@ class ExportSource(Source):
                 "std_within_image": list(split.std),
             }
         return stats
+
+
+def vector_lengths(manifest: Manifest | None) -> dict[str, int]:
+    """The vectors of float32 that every image of an export has: their names and lengths.
+
+    Args:
+        manifest: the settings of the dataset; None where they are not recorded.
+    """
+    lengths = {"raw_latents": NUM_FACTORS, "latents": NUM_FACTORS}
+    if manifest is not None and manifest.variable_count is not None:
+        lengths["variables"] = manifest.variable_count
+    return lengths
+
+
+def vectors_of(source: Source) -> dict[str, Float32]:
+    """The vectors that an export of a dataset holds, by their names: (N, n) float32 each."""
+    vectors = {"raw_latents": source.raw_latents, "latents": source.latents}
+    if source.draws is not None:
+        vectors["variables"] = source.draws.variables
+    return vectors
 
 
 def _files(split: Split, folder: Path) -> dict[str, range]:

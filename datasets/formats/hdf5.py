@@ -40,11 +40,13 @@ from threedident.storage.atomic_files import (
 from threedident.storage.directory import STATS, DatasetDir
 from threedident.storage.manifest import Manifest, parse_manifest
 from threedident.storage.shard_plan import Interval, missing_intervals, require_complete
-from threedident.storage.shard_record import Part, checksum, parse_parts
+from threedident.storage.shard_record import DRAWN, Part, checksum, parse_parts
 from threedident.storage.shards import (
     check_arrays,
+    join_draws,
     open_hdf5,
     read_attributes,
+    read_draws,
     read_part,
     safe_array,
     storage_options,
@@ -75,16 +77,19 @@ class ShardSource(StackSource):
         side = dataset.manifest.resolution
         self.shape = (side, side, 3)
         raw, latents = [], []
+        variables, drawn = dataset.manifest.variable_count, []
         self._shards = dataset.shards()
         require_complete(root, self._shards, _cure(dataset))
         for interval, path in self._shards.items():
             with open_hdf5(path) as file:
-                check_arrays(file, path, interval.count, side)
+                check_arrays(file, path, interval.count, side, variables)
                 raw.append(file["raw_latents"][()])
                 latents.append(file["latents"][()])
+                drawn.append(read_draws(file, variables))
                 self._add(ImageStack.of(file, path, interval.first))
         self.raw_latents = np.concatenate(raw)
         self.latents = np.concatenate(latents)
+        self.draws = join_draws(drawn)
         self._parts: tuple[Part, ...] | None = None
 
     def stats(self) -> dict[str, Any] | None:
@@ -253,6 +258,7 @@ def _write_part(source: Source, part: Part, images: UInt8, out: Path, manifest: 
         fingerprint=manifest.fingerprint,
         provenance=part.provenance,
         compression=manifest.compression,
+        draws=source.draws[window] if manifest.sampling and source.draws else None,
     )
 
 
@@ -291,7 +297,7 @@ class PackedSource(StackSource):
         if index.ndim != 1:
             raise DatasetError(f"{path} is damaged: index has {index.ndim} dimensions")
         count, side = len(index), manifest.resolution
-        check_arrays(file, path, count, side)
+        check_arrays(file, path, count, side, manifest.variable_count)
         if not np.array_equal(index[()], np.arange(count)):
             raise DatasetError(f"{path} is damaged: its indices are not 0 to {count - 1}")
         wanted = attributes.get(WANTED)
@@ -299,6 +305,7 @@ class PackedSource(StackSource):
             raise DatasetError(f"{path} is damaged: the number of images wanted is {wanted!r:.100}")
         self.shape = (side, side, 3)
         self.raw_latents, self.latents = file["raw_latents"][()], file["latents"][()]
+        self.draws = read_draws(file, manifest.variable_count)
         parts = _read_parts(file, path, count, attributes.get(_SHARDS_CHECKSUM))
         self.origin = Origin(manifest, parts, None if wanted is None else int(wanted))
 
@@ -376,6 +383,9 @@ def pack(
         file["raw_latents"][:] = source.raw_latents
         file["latents"][:] = source.latents
         file["index"][:] = np.arange(total)
+        if manifest.sampling is not None and source.draws is not None:
+            for name in DRAWN:
+                file.create_dataset(name, data=getattr(source.draws, name))
         _write_record(file, source, manifest, parts, stats)
     return total
 

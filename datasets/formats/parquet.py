@@ -9,19 +9,18 @@ from __future__ import annotations
 import bisect
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats.export import ExportSource
+from threedident.datasets.formats.export import ExportSource, vectors_of
 from threedident.datasets.formats.export_record import Split
 from threedident.datasets.formats.png_folder import encode_image
 from threedident.datasets.formats.source import Source
 from threedident.errors import DatasetError, MissingExtraError
-from threedident.factors import NUM_FACTORS
 from threedident.progress import Progress
 from threedident.storage.atomic_files import replacing
 
@@ -54,24 +53,23 @@ class ParquetSource(ExportSource):
             described = file.metadata
             if described.num_rows != len(part):
                 raise DatasetError(f"{path} has {described.num_rows} rows, expected {len(part)}")
-            _refuse_packed(file, path)
+            lengths = {name: array.shape[1] for name, array in self.vectors.items()}
+            _refuse_packed(file, path, lengths)
             starts, position = [], part.start
             for number in range(described.num_row_groups):
                 starts.append(position)
                 rows = described.row_group(number).num_rows
                 position += rows
-                table = file.read_row_group(
-                    number, columns=["index", "raw_latents", "latents"], use_threads=False
-                )
+                table = file.read_row_group(number, columns=["index", *lengths], use_threads=False)
                 window = np.arange(starts[-1], position)
                 index = table["index"].to_numpy()
                 if not np.array_equal(index, window):
                     raise DatasetError(f"{path}: its rows are not images {part[0]} to {part[-1]}")
-                for name in ("raw_latents", "latents"):
+                for name, length in lengths.items():
                     values = table[name].combine_chunks().flatten().to_numpy()
-                    if values.dtype != np.float32 or len(values) != rows * NUM_FACTORS:
-                        raise DatasetError(f"{path}: {name} are not {NUM_FACTORS} float32 each")
-                    getattr(self, name)[window] = values.reshape(rows, NUM_FACTORS)
+                    if values.dtype != np.float32 or len(values) != rows * length:
+                        raise DatasetError(f"{path}: {name} are not {length} float32 each")
+                    self.vectors[name][window] = values.reshape(rows, length)
             self._groups[path] = starts
 
     def _encoded(self, path: Path, numbers: Sequence[int]) -> list[bytes]:
@@ -133,29 +131,30 @@ def _reading(path: Path) -> Iterator[Any]:
         raise DatasetError(f"cannot read {path}: {str(error).splitlines()[0]:.200}") from error
 
 
-def parquet_schema() -> Any:
+def parquet_schema(lengths: Mapping[str, int]) -> Any:
     """The columns of a Parquet file of an export, a `pyarrow.Schema`.
+
+    Args:
+        lengths: the lengths of the vectors by name, as `vector_lengths` gives them.
 
     Raises:
         ImportError: pyarrow is not installed.
     """
     import pyarrow as pa
 
-    vector = pa.list_(pa.float32(), NUM_FACTORS)
+    vectors = {name: pa.list_(pa.float32(), length) for name, length in lengths.items()}
     image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    return pa.schema(
-        {"image": image, "index": pa.int64(), "raw_latents": vector, "latents": vector}
-    )
+    return pa.schema({"image": image, "index": pa.int64(), **vectors})
 
 
-def _refuse_packed(file: Any, path: Path) -> None:
+def _refuse_packed(file: Any, path: Path, lengths: Mapping[str, int]) -> None:
     """Check, before a column is read, that by the footer none unfolds to more than is stored.
 
     Raises:
         DatasetError: columns are others, are not stored as they are, or promise more values or
             bytes than there are.
     """
-    schema = parquet_schema()
+    schema = parquet_schema(lengths)
     if not file.schema_arrow.equals(schema):
         raise DatasetError(
             f"{path} has the columns {_columns(file.schema_arrow)}; expected {_columns(schema)}"
@@ -175,7 +174,7 @@ def _refuse_packed(file: Any, path: Path) -> None:
                     f"({column.compression}, {', '.join(column.encodings)}); `3dident convert` "
                     "writes PNGs and numbers as they are"
                 )
-            of_each = NUM_FACTORS if "latents" in column.path_in_schema else 1
+            of_each = lengths.get(column.path_in_schema.split(".")[0], 1)
             if column.num_values != of_each * group.num_rows:
                 raise DatasetError(
                     f"{path}: {column.path_in_schema} has {column.num_values} values in "
@@ -201,12 +200,14 @@ def parquet_writer() -> Callable[[Path, Source, range, Progress], None]:
     except ImportError as error:
         raise MissingExtraError("pyarrow", "export", "writing Parquet") from error
 
-    schema = parquet_schema().with_metadata({"huggingface": json.dumps(_FEATURES)})
-
     def vectors(array: npt.NDArray[np.float32]) -> Any:
-        return pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), NUM_FACTORS)
+        return pa.FixedSizeListArray.from_arrays(pa.array(array.ravel()), array.shape[1])
 
     def write(path: Path, source: Source, part: range, progress: Progress) -> None:
+        arrays = vectors_of(source)
+        lengths = {name: array.shape[1] for name, array in arrays.items()}
+        about = {"huggingface": json.dumps(_features(lengths))}
+        schema = parquet_schema(lengths).with_metadata(about)
         with (
             replacing(path) as temporary,
             temporary.open("wb") as file,
@@ -231,8 +232,7 @@ def parquet_writer() -> Callable[[Path, Source, range, Progress], None]:
                         schema.field("image").type,
                     ),
                     "index": pa.array(rows, schema.field("index").type),
-                    "raw_latents": vectors(source.raw_latents[window]),
-                    "latents": vectors(source.latents[window]),
+                    **{name: vectors(array[window]) for name, array in arrays.items()},
                 }
                 writer.write_table(pa.table(columns, schema=schema))
                 progress.advance(len(rows))
@@ -240,19 +240,15 @@ def parquet_writer() -> Callable[[Path, Source, range, Progress], None]:
     return write
 
 
-_VECTOR = {
-    "feature": {"dtype": "float32", "_type": "Value"},
-    "length": NUM_FACTORS,
-    "_type": "Sequence",  # List, since datasets 4; they read either
-}
-#: The metadata by which Hugging Face `datasets` knows that the structs are images.
-_FEATURES = {
-    "info": {
-        "features": {
-            "image": {"_type": "Image"},
-            "index": {"dtype": "int64", "_type": "Value"},
-            "raw_latents": _VECTOR,
-            "latents": _VECTOR,
+def _features(lengths: Mapping[str, int]) -> dict[str, Any]:
+    """The metadata by which Hugging Face `datasets` knows that the structs are images."""
+    vectors = {
+        name: {
+            "feature": {"dtype": "float32", "_type": "Value"},
+            "length": length,
+            "_type": "Sequence",  # List, since datasets 4; they read either
         }
+        for name, length in lengths.items()
     }
-}
+    index = {"dtype": "int64", "_type": "Value"}
+    return {"info": {"features": {"image": {"_type": "Image"}, "index": index, **vectors}}}

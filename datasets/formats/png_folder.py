@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
+from threedident.causal import Draws
 from threedident.datasets.formats.checks import require_sound
 from threedident.datasets.formats.source import (
     Float32,
@@ -36,6 +37,7 @@ from threedident.storage.atomic_files import (
     write_json,
 )
 from threedident.storage.shard_plan import joined, name_stretches
+from threedident.storage.shard_record import DRAWN
 
 IMAGES = "images"
 RAW_LATENTS = "raw_latents.npy"
@@ -222,6 +224,14 @@ def write_latents(root: Path, raw: Float32, latents: Float32) -> None:
                 np.save(file, array)
 
 
+def _write_draws(root: Path, draws: Draws) -> None:
+    """Write what was drawn of a causal model, a .npy file an array, for readers without it."""
+    with explaining_write_errors(root):
+        for name in DRAWN:
+            with replacing(root / f"{name}.npy") as temporary, temporary.open("wb") as file:
+                np.save(file, getattr(draws, name))
+
+
 def to_published(source: Source, out: Path) -> int:
     """Write a dataset in the published layout; images that are there already are kept.
 
@@ -271,5 +281,7 @@ def to_published(source: Source, out: Path) -> int:
             if name not in have:
                 write_image(folder / name, source.image(index))
                 progress.advance()
+    if source.draws is not None:
+        _write_draws(out, source.draws)
     write_latents(out, source.raw_latents, source.latents)
     return count

@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from threedident.causal import Draws
 from threedident.errors import DatasetError
 from threedident.latents import latents_digest
 from threedident.presets import Preset
@@ -124,6 +125,20 @@ class Source(abc.ABC):
         trace: TracebackType | None,
     ) -> None:
         return None
+
+    @functools.cached_property
+    def draws(self) -> Draws | None:
+        """What was drawn of the causal model, in the images' order; None where there is none.
+
+        Forms that do not store it draw it again, which the record of what made them allows.
+        """
+        manifest = self.manifest
+        if manifest is None or manifest.sampling is None:
+            return None
+        settings = manifest.settings
+        return manifest.sampling.draw(
+            range(len(self)), seed=settings["seed"], split=settings["split"]
+        )
 
     @abc.abstractmethod
     def read(self, indices: Sequence[int], out: UInt8) -> None:

@@ -6,6 +6,7 @@ Files are indexed when they are opened, by a pass over all tar headers.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -15,16 +16,14 @@ from typing import BinaryIO, Self
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats.export import ExportSource
+from threedident.datasets.formats.export import ExportSource, vectors_of
 from threedident.datasets.formats.export_record import Split
 from threedident.datasets.formats.png_folder import encode_image
 from threedident.datasets.formats.source import Source
 from threedident.errors import DatasetError
-from threedident.factors import NUM_FACTORS
 from threedident.progress import Progress
 from threedident.storage.atomic_files import replacing
 
-_VECTOR_BYTES = 4 * NUM_FACTORS
 _UNREADABLE = (
     tarfile.TarError,
     OSError,
@@ -42,7 +41,11 @@ def _npy(array: npt.NDArray[np.float32]) -> bytes:
     return content.getvalue()
 
 
-_NPY_HEADER = _npy(np.zeros(NUM_FACTORS, np.float32))[:-_VECTOR_BYTES]
+@functools.cache
+def _header(length: int) -> bytes:
+    """The header of a .npy file of so many float32."""
+    empty = np.zeros(length, np.float32)
+    return _npy(empty)[: -empty.nbytes]
 
 
 class TarSource(ExportSource):
@@ -57,15 +60,15 @@ class TarSource(ExportSource):
         with _reading_tar(path) as (file, tar):
             for row, index in enumerate(part):
                 places[row] = _find(tar, f"{index:08d}.png", path)
-                for name in ("raw_latents", "latents"):
+                for name, array in self.vectors.items():
                     member = f"{index:08d}.{name}.npy"
                     offset, size = _find(tar, member, path)
                     file.seek(offset)
-                    content = file.read(min(size, len(_NPY_HEADER) + _VECTOR_BYTES + 1))
-                    header, values = content[:-_VECTOR_BYTES], content[-_VECTOR_BYTES:]
-                    if header != _NPY_HEADER:
+                    expected, length = _header(array.shape[1]), array[index].nbytes
+                    content = file.read(min(size, len(expected) + length + 1))
+                    if content[:-length] != expected:
                         raise DatasetError(f"{path}: {member} is no vector of float32")
-                    getattr(self, name)[index] = np.frombuffer(values, "<f4")
+                    array[index] = np.frombuffer(content[-length:], "<f4")
             if tar.next() is not None:
                 raise DatasetError(f"{path} holds more than images {part[0]} to {part[-1]}")
 
@@ -151,11 +154,11 @@ def write_tar(path: Path, source: Source, part: range, progress: Progress) -> No
         replacing(path) as temporary,
         tarfile.open(temporary, "w", format=tarfile.USTAR_FORMAT) as tar,
     ):
+        vectors = vectors_of(source)
         for index in part:
             members = {
                 "png": encode_image(source.image(index)),
-                "raw_latents.npy": _npy(source.raw_latents[index]),
-                "latents.npy": _npy(source.latents[index]),
+                **{f"{name}.npy": _npy(array[index]) for name, array in vectors.items()},
             }
             for suffix, content in members.items():
                 info = tarfile.TarInfo(f"{index:08d}.{suffix}")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from threedident.causal import Sampling
 from threedident.datasets.formats.hdf5 import to_shards
 from threedident.datasets.formats.source import Origin, Source
 from threedident.distributions import Distribution
@@ -67,6 +68,7 @@ def as_rendered(
     coverage: float = 1.0,
     given: np.ndarray | None = None,
     conditional: Distribution | None = None,
+    sampling: Sampling | None = None,
 ) -> Path:
     """A dataset as `3dident render` records it, of noise.
 
@@ -77,15 +79,26 @@ def as_rendered(
         wanted: the images that were asked for; None: no record of it.
         noise: the seed of the images; None: that of the latents.
         coverage: the share of the object in the frame.
+        sampling: what is drawn of a causal model, whose scene then is the preset.
     """
-    generator = load_preset(preset)
+    generator = sampling.model.preset if sampling else load_preset(preset)
+    about = generator.about()
+    if sampling:
+        about["model"] = sampling.model.about()
     engine = EngineSettings(generator, side, "draft", "cpu", "direct", "1.0")
     dataset = DatasetDir.create_or_open(
         root,
-        dataset_settings(engine, seed=seed, split=split, given=given, conditional=conditional),
+        dataset_settings(
+            engine,
+            seed=seed,
+            split=split,
+            given=given,
+            conditional=conditional,
+            sampling=sampling,
+        ),
         shard_size=shard or count,
         compression=None,
-        about=generator.about(),
+        about=about,
         given=given,
     )
     if wanted is not None:
@@ -104,6 +117,7 @@ def as_rendered(
             sums=ImageSums.of(images, np.full(len(images), coverage)),
             fingerprint=dataset.manifest.fingerprint,
             provenance={"device": "cpu", "toolkit_version": "1.0", "processor": f"P{first}"},
+            draws=dataset.draws(interval.indices),
         )
     return root
 

@@ -6,6 +6,7 @@ Options that belong together are handed to a command as one object: a command be
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -114,6 +115,111 @@ generator_options = gathered(
             multiple=True,
             metavar="FACTOR=VALUE",
             help="Hold a factor at a raw value in [-1, 1]. Can be repeated.",
+        ),
+    ),
+)
+
+
+def parse_interventions(option: str, entries: tuple[str, ...]) -> dict[str, Any]:
+    """Read interventions, such as `object_hue=0.3`, `x+=0.2` or `x=uniform`.
+
+    Args:
+        option: the name of the option, for errors.
+        entries: its values.
+
+    Returns:
+        For each variable a number, an expression or a class, or a table, as in a model's file.
+    """
+    interventions: dict[str, Any] = {}
+    for entry in entries:
+        match = re.fullmatch(r"\s*(\w+)\s*([+-]?)=\s*(.+?)\s*", entry)
+        if not match:
+            raise UsageError(
+                f"{option} expects VARIABLE=VALUE, VARIABLE+=NUMBER or VARIABLE=uniform, found "
+                f"{entry!r:.80}"
+            )
+        name, sign, text = match.groups()
+        if name in interventions:
+            raise UsageError(f"{option} names {name} twice")
+        number: float | None = None
+        with contextlib.suppress(ValueError):
+            number = float(text)
+        if sign:
+            if number is None:
+                raise UsageError(f"{option} {entry!r:.80}: expected a number to shift {name} by")
+            interventions[name] = {"shift": -number if sign == "-" else number}
+        elif text == "uniform":
+            interventions[name] = {"kind": "uniform"}
+        else:
+            interventions[name] = text if number is None else number
+    return interventions
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelOptions:
+    """The options that choose a causal model and what is drawn of it, as they are given."""
+
+    model: str | None
+    environments: tuple[str, ...]
+    do: tuple[str, ...]
+    counterfactual: tuple[str, ...]
+    views: str | None
+    steps: int | None
+
+    def as_arguments(self) -> dict[str, Any]:
+        """The arguments of `render_dataset` that they stand for."""
+        return {
+            "model": self.model,
+            "environments": self.environments,
+            "do": parse_interventions("--do", self.do) or None,
+            "counterfactual": parse_interventions("--counterfactual", self.counterfactual) or None,
+            "views": False if self.views is None else self.views or True,
+            "steps": self.steps,
+        }
+
+
+#: The parameters of `model_options`.
+MODEL_OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
+#: Adds the options of a causal model, as a parameter `model`.
+model_options = gathered(
+    ModelOptions,
+    "model",
+    (
+        click.option(
+            "--model",
+            metavar="NAME|FILE.toml",
+            help="A causal model in place of a preset; see `3dident model`. --n then counts "
+            "images, pairs or sequences.",
+        ),
+        click.option(
+            "--environment",
+            "environments",
+            multiple=True,
+            metavar="NAME",
+            help="One of the model's environments, or independent, or observed. With several, "
+            "images take turns.",
+        ),
+        click.option(
+            "--do",
+            multiple=True,
+            metavar="VARIABLE=VALUE",
+            help="An intervention: x=0.3, x+=0.2 or x=uniform. Can be repeated.",
+        ),
+        click.option(
+            "--counterfactual",
+            multiple=True,
+            metavar="VARIABLE+=VALUE",
+            help="Image 2i + 1 is image 2i again, with this intervention. Can be repeated.",
+        ),
+        click.option(
+            "--views",
+            is_flag=False,
+            flag_value="",
+            metavar="[NAME]",
+            help="Image 2i + 1 is a second view of image 2i, by the model's views.",
+        ),
+        click.option(
+            "--steps", type=click.IntRange(2), metavar="T", help="Sequences of T images each."
         ),
     ),
 )

@@ -13,15 +13,18 @@ import click
 from threedident import defaults
 from threedident.cli.group import EXIT_INTERRUPTED, command_line, main, say
 from threedident.cli.options import (
+    MODEL_OPTIONS,
     PATH,
     ConditionalOptions,
     GeneratorOptions,
+    ModelOptions,
     RenderOptions,
     check_figure,
     compression_option,
     conditional_options,
     gathered,
     generator_options,
+    model_options,
     parse_fixed,
     render_options,
     save_figure,
@@ -146,6 +149,7 @@ _job_options = gathered(
     help="Images 2i and 2i + 1 are a positive pair, drawn exactly from --conditional.",
 )
 @conditional_options
+@model_options
 @click.option(
     "--split", default="train", show_default=True, metavar="NAME", help="train, val or test."
 )
@@ -167,6 +171,7 @@ def render(
     latents: Path | None,
     pairs: bool,
     conditional: ConditionalOptions,
+    model: ModelOptions,
     how: RenderOptions,
     job: JobArguments,
     estimate: bool,
@@ -181,6 +186,7 @@ def render(
       3dident render --n 250000
       3dident render --n 4000 --engine direct --resolution 64 --out data/small
       3dident render --extend data/small --n 8000
+      3dident render --model temporal-causal3dident-teapot --steps 100 --n 50 --out data/time
     """
     from threedident.render.dataset import RenderInterrupted, render_dataset
     from threedident.render.estimate import estimate_render
@@ -197,7 +203,7 @@ def render(
         if latents is not None and not pairs:
             refuse_unused([given[name] for name in ("seed", "split") if name in given])
         arguments |= {
-            "out": out or _default_out(generator, split, how, pairs),
+            "out": out or _default_out(generator, split, how, pairs, model),
             "preset": generator.preset,
             "shape": generator.shape,
             "material": generator.material,
@@ -209,6 +215,7 @@ def render(
             "engine": how.engine,
             "quality": how.quality,
             "resolution": how.resolution,
+            **model.as_arguments(),
         }
     again = command_line()
     try:
@@ -292,7 +299,9 @@ def _check_extend(dataset: Path, given: dict[str, str]) -> None:
         )
 
 
-def _default_out(generator: GeneratorOptions, split: str, how: RenderOptions, pairs: bool) -> Path:
+def _default_out(
+    generator: GeneratorOptions, split: str, how: RenderOptions, pairs: bool, model: ModelOptions
+) -> Path:
     """The directory that `render` writes to without --out.
 
     Raises:
@@ -301,14 +310,14 @@ def _default_out(generator: GeneratorOptions, split: str, how: RenderOptions, pa
     from threedident.storage.directory import default_out
 
     context = click.get_current_context()
-    unnamed = ("shape", "material", "fixed", "seed", "latents")
+    unnamed = ("shape", "material", "fixed", "seed", "latents", *MODEL_OPTIONS[1:])
     others = [
         option.opts[0]
         for option in context.command.params
         if option.name in unnamed and context.params[option.name] not in (None, (), 0)
     ]
     target = default_out(
-        generator.preset,
+        generator.preset if model.model is None else model.model,
         split,
         engine=how.engine,
         quality=how.quality,
@@ -318,8 +327,8 @@ def _default_out(generator: GeneratorOptions, split: str, how: RenderOptions, pa
     if others:
         raise UsageError(
             f"with {', '.join(others)}, say where it shall lie, for example --out {target}-mine: "
-            "the default directory is named after preset, engine, quality, resolution, pairs "
-            "and split alone"
+            "the default directory is named after preset or model, engine, quality, resolution, "
+            "pairs and split alone"
         )
     return target
 

@@ -65,10 +65,25 @@ def _read(path: Path, source: str) -> dict[str, Any]:
     """
     data = read_toml(path, source)
     data.setdefault("name", path.stem)
+    return complete_preset(data, path.parent, source)
+
+
+def complete_preset(data: dict[str, Any], folder: Path, source: str) -> dict[str, Any]:
+    """Add the fields of a preset's base to its own; not checked yet.
+
+    Args:
+        data: the fields of a preset, as in a file.
+        folder: the folder of that file, in which its meshes are looked up.
+        source: the name of the file in errors.
+
+    Raises:
+        UsageError: the base is no built-in preset.
+    """
+    data = dict(data)
     shape = data.get("shape")
     # A mesh is named relative to the preset that uses it.
     if isinstance(shape, str) and "." in shape and not Path(shape).is_absolute():
-        data["shape"] = str(path.parent / shape)
+        data["shape"] = str(folder / shape)
     if "base" not in data:
         return data
     base = data.pop("base")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import re
@@ -11,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from threedident.causal import OBSERVED, Sampling
+from threedident.causal.sampling import parse_sampling
 from threedident.distributions import PairProcess, parse_distribution
 from threedident.distributions.serialisation import parse_space
 from threedident.errors import DatasetError
@@ -82,7 +85,8 @@ class Manifest:
     def preset(self) -> Preset | None:
         """The generator; None for an imported dataset, which does not say."""
         data = self.settings["preset"]
-        return None if data is None else parse_preset({**data, **self.about}, MANIFEST)
+        texts = {key: value for key, value in self.about.items() if key != "model"}
+        return None if data is None else parse_preset({**data, **texts}, MANIFEST)
 
     @property
     def pair_process(self) -> PairProcess | None:
@@ -90,12 +94,26 @@ class Manifest:
         data = self.settings["latents"]
         return _parse_process(data) if data["source"] == "pairs" else None
 
+    @functools.cached_property
+    def sampling(self) -> Sampling | None:
+        """The causal model and what is drawn of it; None for latents that come from elsewhere."""
+        data = self.settings["latents"]
+        if data["source"] != "model":
+            return None
+        return parse_sampling(data, self.settings["preset"], self.about["model"], MANIFEST)
+
+    @property
+    def variable_count(self) -> int | None:
+        """The number of variables of the causal model; None where there is no model."""
+        return None if self.sampling is None else len(self.sampling.model.variables)
+
     @property
     def best_r2(self) -> Mapping[str, float]:
         """The best R2 that any encoder can reach, by factor; empty where it is not known.
 
-        A preset's figures hold for latents drawn uniformly. `why_no_best_r2` says why they do not
-        apply.
+        A preset's figures hold for latents drawn uniformly, and of a model for those of its
+        variables that are uniform and have neither parents nor children. `why_no_best_r2` says
+        why they do not apply.
         """
         preset = self.preset
         return preset.best_r2 if preset and self.why_no_best_r2 is None else {}
@@ -104,6 +122,11 @@ class Manifest:
     def why_no_best_r2(self) -> str | None:
         """The reason why `best_r2` is empty, as a clause; None where it is not."""
         source = self.settings["latents"]["source"]
+        if self.sampling is not None and not self.sampling.is_plain:
+            return (
+                "the images are of interventions, in pairs or in sequences, and the figures are of "
+                "the model's own single images"
+            )
         if source == "imported":
             return "what drew the latents and rendered the images is not recorded"
         if source == "pairs":
@@ -131,7 +154,14 @@ class Manifest:
 
     def as_dict(self) -> dict[str, Any]:
         """The content of `dataset.json`."""
-        preset, best = self.preset, self.best_r2
+        preset, best, sampling = self.preset, self.best_r2, self.sampling
+        model: dict[str, Any] = {}
+        if sampling is not None:
+            model = {
+                "graph": sampling.model.graph(),
+                "environments": list(sampling.environments or (OBSERVED,)),
+                "images_per_item": sampling.frames,
+            }
         return {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
@@ -155,6 +185,7 @@ class Manifest:
                 for f in FACTORS
             ],
             "not_injective": preset.ambiguities() if preset else None,
+            **model,
         }
 
 
@@ -237,14 +268,16 @@ def _check_latents(manifest: Manifest) -> None:
     settings = manifest.settings
     source, seed, split = settings["latents"], settings["seed"], settings["split"]
     kind = source["source"]
-    if kind not in ("seed", "pairs", "file", "imported"):
+    if kind not in ("seed", "pairs", "file", "imported", "model"):
         raise ValueError(f"latents come from {kind!r:.100}")
-    if kind in ("seed", "pairs"):
+    if kind in ("seed", "pairs", "model"):
         if type(seed) is not int:
             raise TypeError(f"the seed is {seed!r:.100}")
         check_seed_and_split(seed, split)
         if kind == "pairs":
             _parse_process(source)
+        if kind == "model":
+            manifest.sampling  # noqa: B018 it is parsed
         return
     names = ("sha256", "scene_sha256") if kind == "imported" else ("sha256",)
     if not all(re.fullmatch("[0-9a-f]{64}", source[name]) for name in names):

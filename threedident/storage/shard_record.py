@@ -24,6 +24,8 @@ Array = npt.NDArray[Any]
 ARRAYS = ("images", "raw_latents", "latents", "index")
 #: The attribute of an array's checksum: this, and the array's name.
 CHECKSUM = "sha256_"
+#: The arrays that a dataset of a causal model has beside them; `Draws` explains them.
+DRAWN = ("variables", "noise", "targets", "environment", "item", "frame")
 _CHECKED = ("images", "raw_latents", "latents")
 
 
@@ -55,7 +57,7 @@ class Part:
         Raises:
             KeyError, TypeError, ValueError: an attribute is missing or does not fit.
         """
-        known = {"format", "fingerprint", *(CHECKSUM + name for name in ARRAYS)}
+        known = {"format", "fingerprint", *(CHECKSUM + name for name in (*ARRAYS, *DRAWN))}
         provenance = {
             name: value
             for name, value in attributes.items()

@@ -1,7 +1,8 @@
 """Shard files: the images of a dataset, about a hundred to a file, in HDF5.
 
 A shard holds `images` uint8 (k, H, W, 3), `raw_latents` and `latents` float32 (k, 10) and
-`index` int64 (k,). It appears under its name only when it is whole; its attributes hold
+`index` int64 (k,). One of a causal model also holds what was drawn of it, the arrays of `Draws`
+by their names. It appears under its name only when it is whole; its attributes hold
 checksums and the sums that a dataset's statistics are made of.
 """
 
@@ -11,7 +12,7 @@ import contextlib
 import dataclasses
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from threedident.causal import Draws
+from threedident.causal.sampling import NOISE
 from threedident.errors import DatasetError, ThreeDIdentError, UsageError
 from threedident.factors import NUM_FACTORS
 from threedident.storage.atomic_files import replacing
 from threedident.storage.shard_plan import Interval, parse_name
-from threedident.storage.shard_record import ARRAYS, CHECKSUM, Part, checksum
+from threedident.storage.shard_record import ARRAYS, CHECKSUM, DRAWN, Part, checksum
 from threedident.storage.statistics import ImageSums, parse_sums
 
 Array = npt.NDArray[Any]
@@ -58,6 +61,7 @@ def write_shard(
     fingerprint: str,
     provenance: Mapping[str, str],
     compression: str = "none",
+    draws: Draws | None = None,
 ) -> Path:
     """Write a shard: under a temporary name first, renamed when it is whole.
 
@@ -71,6 +75,7 @@ def write_shard(
         fingerprint: the fingerprint of the dataset's settings.
         provenance: device, engine version, toolkit version and processor, by name.
         compression: none or gzip.
+        draws: what was drawn of a causal model; None where there is none.
 
     Returns:
         The shard's file.
@@ -84,6 +89,7 @@ def write_shard(
         "raw_latents": raw_latents,
         "latents": latents,
         "index": np.array(interval.indices, np.int64),
+        **({} if draws is None else {name: getattr(draws, name) for name in DRAWN}),
     }
     # In memory first: HDF5 does not recover from a disk that fills up below it.
     content = io.BytesIO()
@@ -212,23 +218,27 @@ def safe_array(file: Any, name: str, path: Path) -> Any:
     return array
 
 
-def check_arrays(file: Any, path: Path, count: int, resolution: int) -> None:
-    """Check that a file has the four arrays, with the shapes and types of the format.
+def check_arrays(
+    file: Any, path: Path, count: int, resolution: int, variables: int | None = None
+) -> None:
+    """Check that a file has the format's arrays, with their shapes and types.
 
     Args:
         file: the open file.
         path: its path, for errors.
         count: the number of images.
         resolution: the pixels along each side of an image.
+        variables: the number of variables of the causal model; None where there is none.
 
     Raises:
         DatasetError: an array does not fit.
     """
-    expected = {
+    expected: dict[str, tuple[tuple[int, ...], Any]] = {
         "images": ((count, resolution, resolution, 3), np.uint8),
         "raw_latents": ((count, NUM_FACTORS), np.float32),
         "latents": ((count, NUM_FACTORS), np.float32),
         "index": ((count,), np.int64),
+        **({} if variables is None else drawn_shapes(count, variables)),
     }
     for name, (shape, dtype) in expected.items():
         array = safe_array(file, name, path)
@@ -247,6 +257,39 @@ def check_arrays(file: Any, path: Path, count: int, resolution: int) -> None:
             raise DatasetError(f"{path}: {name} is not stored plainly and in full")
 
 
+def drawn_shapes(count: int, variables: int) -> dict[str, tuple[tuple[int, ...], Any]]:
+    """The shapes and types of the arrays that a dataset of a causal model has beside the others.
+
+    Args:
+        count: the number of images.
+        variables: the number of variables.
+    """
+    shapes = {
+        "variables": ((count, variables), np.float32),
+        "noise": ((count, variables, NOISE), np.float32),
+        "targets": ((count, variables), np.uint8),
+    }
+    return {name: shapes.get(name, ((count,), np.int64)) for name in DRAWN}
+
+
+def read_draws(file: Any, variables: int | None) -> Draws | None:
+    """Read what was drawn of a causal model from a file whose arrays are checked.
+
+    Args:
+        file: the open file.
+        variables: the number of variables; None where there is no model.
+    """
+    return None if variables is None else Draws(**{name: file[name][()] for name in DRAWN})
+
+
+def join_draws(parts: Sequence[Draws | None]) -> Draws | None:
+    """Join what was drawn of the images of several files; None where it is not all there."""
+    whole = [part for part in parts if part is not None]
+    if not whole or len(whole) < len(parts):
+        return None
+    return Draws(**{name: np.concatenate([getattr(p, name) for p in whole]) for name in DRAWN})
+
+
 @dataclasses.dataclass(frozen=True)
 class Shard:
     """A shard's arrays, read and checked.
@@ -258,6 +301,7 @@ class Shard:
         latents: their latents, (k, 10) float32.
         sums: the sums over the images.
         attributes: all attributes of the file.
+        draws: what was drawn of a causal model; None where there is none.
     """
 
     interval: Interval
@@ -266,15 +310,23 @@ class Shard:
     latents: npt.NDArray[np.float32]
     sums: ImageSums
     attributes: Mapping[str, Any]
+    draws: Draws | None = None
 
 
-def read_shard(path: Path, *, resolution: int, fingerprint: str | None = None) -> Shard:
+def read_shard(
+    path: Path,
+    *,
+    resolution: int,
+    fingerprint: str | None = None,
+    variables: int | None = None,
+) -> Shard:
     """Read a whole shard and check it: form, indices, checksums.
 
     Args:
         path: the shard's file.
         resolution: the pixels along each side of an image.
         fingerprint: the fingerprint of the dataset's settings; None: any.
+        variables: the number of variables of the causal model; None where there is none.
 
     Raises:
         DatasetError: the shard is damaged, foreign, or of other settings.
@@ -288,8 +340,9 @@ def read_shard(path: Path, *, resolution: int, fingerprint: str | None = None) -
             raise DatasetError(f"{path} is not a shard of format version {FORMAT_VERSION}")
         if fingerprint is not None and attributes.get("fingerprint") != fingerprint:
             raise DatasetError(f"{path} belongs to a dataset with other settings")
-        check_arrays(file, path, interval.count, resolution)
-        arrays = {name: file[name][()] for name in ARRAYS}
+        check_arrays(file, path, interval.count, resolution, variables)
+        names = ARRAYS if variables is None else (*ARRAYS, *DRAWN)
+        arrays = {name: file[name][()] for name in names}
         for name, array in arrays.items():
             if attributes.get(CHECKSUM + name) != checksum(array):
                 raise DatasetError(f"{path}: the checksum of {name} does not match its content")
@@ -297,7 +350,13 @@ def read_shard(path: Path, *, resolution: int, fingerprint: str | None = None) -
     if not np.array_equal(arrays["index"], interval.indices):
         raise DatasetError(f"{path}: its indices are not {interval.first}..{interval.stop - 1}")
     return Shard(
-        interval, arrays["images"], arrays["raw_latents"], arrays["latents"], sums, attributes
+        interval,
+        arrays["images"],
+        arrays["raw_latents"],
+        arrays["latents"],
+        sums,
+        attributes,
+        None if variables is None else Draws(**{name: arrays[name] for name in DRAWN}),
     )
 
 

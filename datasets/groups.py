@@ -1,0 +1,149 @@
+"""`ImageGroups`: images of a causal model that belong together, a whole batch at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.errors import DatasetError, MissingExtraError, UsageError
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("torch", "train", "groups of images") from error
+
+from threedident.datasets.loader import Batch, BatchDataset, Buffers, PairLoader, check_sizes
+from threedident.distributions.torch_sampler import seeded
+
+
+class ImageGroups(BatchDataset):
+    """Batches of images of a causal model that belong together.
+
+    These are a factual image and its counterfactual, two views, or frames in a row of a sequence,
+    as the dataset was rendered. A batch is a `Batch`: for each image of a group the variables,
+    (B, D) float32, and the images, uint8 (B, 3, H, W). An epoch holds each group once, in random
+    order, except those at the end that do not fill a batch.
+
+    As a dataset of batches this also works in a DataLoader: `DataLoader(groups, batch_size=None)`,
+    with `set_epoch` before each epoch.
+
+    Attributes:
+        dataset: the dataset.
+        kind: the kind of a group: counterfactual, views or sequence.
+        length: the images of a group.
+        batches: the number of batches in an epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: ThreeDIdent | str | Path,
+        length: int | None = None,
+        *,
+        batch_size: int = 512,
+        batches: int | None = None,
+        seed: int = 0,
+        pin_memory: bool = False,
+    ) -> None:
+        """Find the groups of a dataset.
+
+        Args:
+            dataset: the dataset, or its path: of a causal model, with a counterfactual, views or
+                steps.
+            length: the images of a group; None: 2. In a sequence every stretch of so many frames
+                is a group.
+            batch_size: the number of groups in a batch.
+            batches: the number of batches in an epoch; None: as many as the groups fill.
+            seed: the seed of their order.
+            pin_memory: a flag to put images into pinned memory, from which a GPU copies faster.
+
+        Raises:
+            UsageError: an argument does not fit, or the dataset has no groups.
+            DatasetError: the dataset holds fewer groups than a batch.
+        """
+        super().__init__()
+        self.dataset = require_images(dataset)
+        check_sizes(batch_size, batches)
+        manifest = self.dataset.source.manifest
+        sampling = manifest.sampling if manifest else None
+        if sampling is None or sampling.frames == 1:
+            raise UsageError(
+                f"{self.dataset.root} holds single images: groups come from `3dident render "
+                "--model` with --counterfactual, --views or --steps, and pairs of single images "
+                "from PositivePairs"
+            )
+        self.kind, frames = sampling.group, sampling.frames
+        self.length = 2 if length is None else length
+        if type(self.length) is not int or not 1 <= self.length <= frames:
+            raise UsageError(f"length must be a whole number from 1 to {frames}, found {length!r}")
+        if self.kind != "sequence" and self.length != frames:
+            raise UsageError(f"groups of {self.kind} have {frames} images, found length {length}")
+        # The first image of every group that is there as a whole, in one item.
+        first = torch.arange(max(0, len(self.dataset) - self.length + 1))
+        frame = first % frames
+        self._first = first[frame + self.length <= frames]
+        if len(self._first) < batch_size:
+            raise DatasetError(
+                f"{self.dataset.root} holds {len(self._first)} groups of {self.length} images, "
+                f"fewer than a batch of {batch_size}: take a smaller batch_size, or render more"
+            )
+        self._batch_size, self._seed = batch_size, seed
+        self._buffers = Buffers(pin_memory=pin_memory)
+        self._order: tuple[tuple[int, int], torch.Tensor] | None = None
+        self.batches = len(self._first) // batch_size if batches is None else batches
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.dataset.root}, {len(self._first)} groups of "
+            f"{self.length} images ({self.kind}), {self.batches} x {self._batch_size} an epoch)"
+        )
+
+    def loader(self, *, threads: int = 2, ahead: int = 2) -> PairLoader:
+        """Make a loader: each pass is the next epoch, prepared by threads of this process."""
+        return PairLoader(self, threads=threads, ahead=ahead)
+
+    def indices(self, epoch: int, number: int) -> tuple[torch.Tensor, ...]:
+        """The image numbers of a batch's groups: for each image of a group a tensor (B,) int64.
+
+        They depend on the dataset, the seed, the epoch and the number alone.
+        """
+        positions = number * self._batch_size + torch.arange(self._batch_size)
+        rounds = positions // len(self._first)
+        first = torch.empty_like(positions)
+        for each in sorted(set(rounds.tolist())):
+            rows = rounds == each
+            order = self._shuffled(epoch, each)
+            first[rows] = self._first[order[positions[rows] % len(order)]]
+        return tuple(first + offset for offset in range(self.length))
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """Make batch `number` of an epoch."""
+        indices = self.indices(epoch, number)
+        count = len(indices[0])
+        chosen = torch.cat(indices)
+        images = self._images(chosen)
+        variables = self.dataset.variables[chosen].to(images.device)
+        windows = [slice(k * count, (k + 1) * count) for k in range(self.length)]
+        return Batch(
+            tuple(variables[window] for window in windows),
+            tuple(images[window] for window in windows),
+        )
+
+    def targets(self, epoch: int, number: int) -> tuple[torch.Tensor, ...]:
+        """The intervention targets of a batch: for each image of a group (B, D) uint8."""
+        return tuple(self.dataset.targets[each] for each in self.indices(epoch, number))
+
+    def _images(self, numbers: torch.Tensor) -> torch.Tensor:
+        place = self.dataset.cache_device
+        if place is not None and place.type != "cpu":
+            return self.dataset.images(numbers)
+        pixels = self._buffers.take((len(numbers), *self.dataset.source.shape))
+        self.dataset.read_into(numbers, pixels.numpy())
+        return pixels.permute(0, 3, 1, 2)
+
+    def _shuffled(self, epoch: int, number: int) -> torch.Tensor:
+        order = self._order
+        if order is None or order[0] != (epoch, number):
+            generator = seeded(self._seed, epoch, number, 1)
+            drawn = torch.randperm(len(self._first), generator=generator)
+            order = self._order = (epoch, number), drawn
+        return order[1]
