@@ -17,12 +17,18 @@ from threedident.evaluate.metrics._arrays import (
     standardised,
     varying,
 )
-from threedident.evaluate.metrics._kernel_ridge import HIDDEN, MOST_SAMPLES, sklearn_part
+from threedident.evaluate.metrics._kernel_ridge import (
+    MOST_SAMPLES,
+    RIDGES,
+    WIDTHS,
+    kernel_ridge,
+    sklearn_part,
+)
 from threedident.evaluate.metrics._kinds import Kinds, as_kinds, class_numbers
 from threedident.evaluate.metrics._linear_fit import Folds, drawn_folds, splits
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
 
-CLASSIFIERS = ("linear", "mlp")
+CLASSIFIERS = ("linear", "kernel")
 #: The weight of the squared weights of a logistic regression, per sample: as good as none, but
 #: with it the weights of classes that a line separates stay finite.
 PENALTY = 1e-5
@@ -38,7 +44,6 @@ def accuracy(
     classifier: str = "linear",
     folds: Folds = 2,
     most: int = MOST_SAMPLES,
-    seed: int = 0,
 ) -> MetricResult:
     """Balanced accuracy of a classifier from codes to each discrete factor, averaged over them.
 
@@ -53,11 +58,11 @@ def accuracy(
         z: (N, n), the factors; discrete ones are class numbers.
         z_hat: (N, m), the codes.
         kinds: the kind of each factor; only discrete ones are scored. None: all are discrete.
-        classifier: "linear" (multinomial logistic regression, on standardised codes) or "mlp"
-            (two hidden layers).
+        classifier: "linear": multinomial logistic regression, on standardised codes; "kernel":
+            kernel ridge regression to the indicators of the classes (`kernel_ridge`), divided by
+            the classes' shares, of which the largest wins.
         folds: 2 or "single".
         most: the number of samples in use, the first ones.
-        seed: the seed for the MLP.
 
     Returns:
         The mean and each discrete factor's accuracy, NaN for others. Parts: `normalised`, the
@@ -96,7 +101,7 @@ def accuracy(
     labels = {i: _labels(factors[:, i], i) for i in np.flatnonzero(kept)}
     right = {
         i: [
-            _predict(codes[train], cut[train], codes[test], classifier, seed) == cut[test]
+            _predict(codes[train], cut[train], codes[test], classifier) == cut[test]
             for train, test in pairs
         ]
         for i, cut in labels.items()
@@ -134,10 +139,17 @@ def accuracy(
 
     ones = np.ones((1, len(factors)))
     per_factor = scores(ones)[0]
+    settings: dict[str, Any] = (
+        {"classifier": "multinomial logistic regression", "penalty": PENALTY}
+        if classifier == "linear"
+        else {
+            "classifier": "kernel ridge regression",
+            "widths_in_median_distances": list(WIDTHS),
+            "ridges": list(RIDGES),
+        }
+    )
     choices = {
-        "classifier": "multinomial logistic regression" if classifier == "linear" else "mlp",
-        **({"penalty": PENALTY} if classifier == "linear" else {"hidden": list(HIDDEN)}),
-        **({} if classifier == "linear" else {"seed": seed}),
+        **settings,
         "balanced": True,
         "folds": folds,
         "samples": len(factors),
@@ -164,29 +176,19 @@ def _labels(column: Float64, factor: int) -> Classes:
     return np.unique(class_numbers(column, f"factor {factor}"), return_inverse=True)[1]
 
 
-def _predict(train: Float64, labels: Classes, test: Float64, classifier: str, seed: int) -> Classes:
+def _predict(train: Float64, labels: Classes, test: Float64, classifier: str) -> Classes:
     """Fit a classifier and predict the classes of other rows."""
     seen = np.unique(labels)
     if len(seen) < 2:
         return np.full(len(test), seen[0])
+    if classifier == "kernel":
+        indicators = (labels[:, None] == seen).astype(np.float64)
+        together = np.zeros(1, np.int64)  # the classes are coordinates of one factor
+        chances = kernel_ridge(train, indicators, test, together)
+        return np.asarray(seen[(chances / indicators.mean(0)).argmax(1)], np.int64)
+    model = sklearn_part("linear_model").LogisticRegression(
+        C=1 / (PENALTY * len(train)), class_weight="balanced", max_iter=500
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the last digits of a fit change no class
-        if classifier == "linear":
-            model = sklearn_part("linear_model").LogisticRegression(
-                C=1 / (PENALTY * len(train)), class_weight="balanced", max_iter=500
-            )
-            return np.asarray(model.fit(train, labels).predict(test), np.int64)
-        shares = np.bincount(labels)[seen] / len(labels)
-        # A tenth of the rows is held back to stop at, with some of every class.
-        stops = np.bincount(labels)[seen].min() >= 2 and len(labels) >= 10 * len(seen)
-        network = sklearn_part("neural_network").MLPClassifier(
-            hidden_layer_sizes=HIDDEN,
-            learning_rate_init=3e-3,
-            max_iter=500 if stops else 100,
-            early_stopping=stops,
-            n_iter_no_change=20,
-            random_state=seed,
-        )
-        # Divided by the classes' shares, as if all classes were equally frequent.
-        chances = network.fit(train, labels).predict_proba(test) / shares
-        return np.asarray(seen[chances.argmax(1)], np.int64)
+        return np.asarray(model.fit(train, labels).predict(test), np.int64)

@@ -13,6 +13,7 @@ from threedident.errors import UsageError
 from threedident.evaluate.metrics._arrays import Float64
 
 NAMES = ("continuous", "circular", "discrete")
+_ROUNDING = 1e-12  # of a coordinate on the circle, which may be constant but for that
 _WHOLE = 1e-6  # from a class number, in float32
 MOST_CLASSES = 1000
 
@@ -122,8 +123,9 @@ class Points:
 
 def _block(column: Float64, kind: Kind, name: str) -> Float64:
     if kind.name == "circular":
-        angle = 2 * np.pi * (column / kind.turn)
-        return np.stack([np.cos(angle), np.sin(angle)], 1)
+        angle = 2 * np.pi * np.mod(column / kind.turn, 1)
+        point = np.stack([np.cos(angle), np.sin(angle)], 1)
+        return np.where(np.abs(point) < _ROUNDING, 0, point)
     if kind.name == "discrete":
         numbers = class_numbers(column, name)
         return (numbers[:, None] == np.unique(numbers)).astype(np.float64)
