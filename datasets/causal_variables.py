@@ -1,4 +1,7 @@
-"""`CausalVariables`: what a dataset of a causal model has beside its images and factors."""
+"""`CausalVariables`: what a dataset of a causal model has beside its images and factors.
+
+Datasets in a published layout of 3DIdent's family have variables and targets too, but no model.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 from threedident.causal import OBSERVED, CausalModel, Draws, Sampling
 from threedident.datasets.formats import Source
+from threedident.datasets.formats.family import FamilySource
 from threedident.errors import MissingExtraError, UsageError
 
 try:
@@ -44,8 +48,10 @@ class CausalVariables:
         """The variables of the causal model, (N, D) float32; a class is its number.
 
         Raises:
-            UsageError: the dataset is of no model.
+            UsageError: the dataset is of no model, and in no layout of the family.
         """
+        if isinstance(self.source, FamilySource):
+            return torch.from_numpy(self.source.variables)
         return torch.from_numpy(self._draws().variables)
 
     @property
@@ -53,8 +59,10 @@ class CausalVariables:
         """The names of the causal model's variables.
 
         Raises:
-            UsageError: the dataset is of no model.
+            UsageError: the dataset is of no model, and in no layout of the family.
         """
+        if isinstance(self.source, FamilySource):
+            return self.source.names
         return self._sampling().model.names
 
     @property
@@ -86,8 +94,10 @@ class CausalVariables:
         """Whether each variable was intervened on, (N, D) uint8.
 
         Raises:
-            UsageError: the dataset is of no model.
+            UsageError: the dataset is of no model, and its layout does not say.
         """
+        if isinstance(self.source, FamilySource) and self.source.targets is not None:
+            return torch.from_numpy(self.source.targets)
         return torch.from_numpy(self._draws().targets)
 
     @functools.cached_property
@@ -137,6 +147,11 @@ class CausalVariables:
 
     def _sampling(self) -> Sampling:
         sampling = self.sampling
+        if sampling is None and isinstance(self.source, FamilySource):
+            raise UsageError(
+                f"{self.root} is in a published layout, which does not record that: it has "
+                "variables, but no causal model. `3dident render --model` renders one that has"
+            )
         if sampling is None:
             raise UsageError(
                 f"{self.root} is not of a causal model: it has factors, and no variables. "

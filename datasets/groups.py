@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.datasets.formats import Source
+from threedident.datasets.formats.family import FamilySource
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 
 try:
@@ -20,7 +22,8 @@ class ImageGroups(BatchDataset):
     """Batches of images of a causal model that belong together.
 
     These are a factual image and its counterfactual, two views, or frames in a row of a sequence,
-    as the dataset was rendered. A batch is a `Batch`: for each image of a group the variables,
+    as the dataset was rendered; or the pairs, triplets and frames of a published layout of the
+    family. A batch is a `Batch`: for each image of a group the variables,
     (B, D) float32, and the images, uint8 (B, 3, H, W). An epoch holds each group once, in random
     order, except those at the end that do not fill a batch.
 
@@ -29,7 +32,7 @@ class ImageGroups(BatchDataset):
 
     Attributes:
         dataset: the dataset.
-        kind: the kind of a group: counterfactual, views or sequence.
+        kind: the kind of a group: counterfactual, views, sequence or triplets.
         length: the images of a group.
         batches: the number of batches in an epoch.
     """
@@ -49,8 +52,8 @@ class ImageGroups(BatchDataset):
         Args:
             dataset: the dataset, or its path: of a causal model, with a counterfactual, views or
                 steps.
-            length: the images of a group; None: 2. In a sequence every stretch of so many frames
-                is a group.
+            length: the images of a group; None: 2, or 3 for triplets. In a sequence every stretch
+                of so many frames is a group.
             batch_size: the number of groups in a batch.
             batches: the number of batches in an epoch; None: as many as the groups fill.
             seed: the seed of their order.
@@ -63,16 +66,15 @@ class ImageGroups(BatchDataset):
         super().__init__()
         self.dataset = require_images(dataset)
         check_sizes(batch_size, batches)
-        manifest = self.dataset.source.manifest
-        sampling = manifest.sampling if manifest else None
-        if sampling is None or sampling.frames == 1:
+        self.kind, frames = _grouping(self.dataset.source)
+        if frames == 1:
             raise UsageError(
                 f"{self.dataset.root} holds single images: groups come from `3dident render "
                 "--model` with --counterfactual, --views or --steps, and pairs of single images "
                 "from PositivePairs"
             )
-        self.kind, frames = sampling.group, sampling.frames
-        self.length = 2 if length is None else length
+        default = 3 if self.kind == "triplets" else 2
+        self.length = default if length is None else length
         if type(self.length) is not int or not 1 <= self.length <= frames:
             raise UsageError(f"length must be a whole number from 1 to {frames}, found {length!r}")
         if self.kind != "sequence" and self.length != frames:
@@ -147,3 +149,15 @@ class ImageGroups(BatchDataset):
             drawn = torch.randperm(len(self._first), generator=generator)
             order = self._order = (epoch, number), drawn
         return order[1]
+
+
+def _grouping(source: Source) -> tuple[str, int]:
+    """The kind of a dataset's groups and the images that an item has, 1 where it has none."""
+    if isinstance(source, FamilySource):
+        if source.pairs is not None:
+            return "views", 2
+        if source.triplets is not None:
+            return "triplets", 3
+        return ("sequence", len(source)) if source.targets is not None else ("single", 1)
+    sampling = source.manifest.sampling if source.manifest else None
+    return (sampling.group, sampling.frames) if sampling else ("single", 1)

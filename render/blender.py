@@ -29,7 +29,14 @@ from threedident.render.image_regions import (
     sun_shadow,
 )
 from threedident.render.mesh import Mesh
-from threedident.render.quality import DIRECT_MATERIALS, Integrated, Layered, Quality, Whole
+from threedident.render.quality import (
+    DIRECT_MATERIALS,
+    Integrated,
+    Layered,
+    Quality,
+    Whole,
+    check_layers,
+)
 from threedident.render.scene import (
     AREA,
     CAMERA,
@@ -37,6 +44,7 @@ from threedident.render.scene import (
     ORIGIN,
     SPOT,
     SUN,
+    Body,
     Scene,
     SceneBuilder,
     Vector,
@@ -188,7 +196,9 @@ class BlenderEngine:
             self._draw = _WholeImage(self, quality)
         elif not isinstance(quality, Layered):
             raise UsageError(f"the Blender engine has no {type(quality).__name__} quality")
-        elif quality.direct is not None and builder.preset.material in DIRECT_MATERIALS:
+        elif quality.direct is not None and set(builder.preset.drawn_materials) <= set(
+            DIRECT_MATERIALS
+        ):
             self._draw = _SharedImage(self, quality, quality.direct)
         else:
             self._draw = _LayeredImage(self, quality)
@@ -197,11 +207,16 @@ class BlenderEngine:
     batch = 1
 
     def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """Render latents (B, 10), scene values, into images (B, H, W, 3), uint8 sRGB."""
+        """Render scene rows (B, W) into images (B, H, W, 3), uint8 sRGB.
+
+        Args:
+            latents: the rows, as `Preset.columns` names their columns: of most presets the ten
+                scene values.
+        """
         return np.stack([self.render(row) for row in latents])
 
     def render(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """Render one row of latents, (10,) scene values, into an image (H, W, 3), uint8 sRGB."""
+        """Render one scene row, (W,), into an image (H, W, 3), uint8 sRGB."""
         return np.ascontiguousarray(to_uint8(self.render_linear(latents)))
 
     def render_linear(self, latents: Array) -> npt.NDArray[np.float32]:
@@ -235,12 +250,10 @@ class BlenderEngine:
         self._world.use_nodes = True
         self._world.node_tree.nodes["Background"].inputs["Strength"].default_value = 0.0
 
-        material, self._object_color = self._material(self._builder.preset.material)
-        mesh = self._mesh(self._builder.mesh)
-        mesh.materials.append(material)
-        self._object = self._add("object", mesh)
+        preset = self._builder.preset
+        self._things = [_Thing(self, number) for number in range(preset.objects)]
         # The object as the ground's layer sees it: by its shadow alone.
-        self._shadow = self._add("shadow", mesh)
+        self._shadow = self._add("shadow", self._things[0].blender.data)
         self._shadow.visible_camera = False
 
         half = GROUND_SIDE / 2
@@ -252,24 +265,26 @@ class BlenderEngine:
         )
         material, self._ground_color = self._material("rubber")
         plane.materials.append(material)
-        height = (0.0, 0.0, -self._builder.size)
-        self._ground = self._add("ground", plane, height)
-        self._holdout = self._add("holdout", plane, height)
+        self._ground = self._add("ground", plane)
+        self._holdout = self._add("holdout", plane)
         self._holdout.is_holdout = True
 
         sun = data.lights.new("sun", "SUN")
         sun.energy, sun.angle = SUN.irradiance, SUN.angle
         area = data.lights.new("area", "AREA")
         area.shape, area.size, area.energy = "SQUARE", AREA.side, AREA.power
-        spot = data.lights.new("spot", "SPOT")
-        spot.energy, spot.shadow_soft_size = SPOT.power, SPOT.radius
-        spot.spot_size, spot.spot_blend = SPOT.cone, SPOT.blend
         self._lights = {
             "sun": self._add("sun", sun),
             "area": self._add("area", area, AREA.location),
-            "spot": self._add("spot", spot),
         }
-        self._spot = self._lights["spot"]
+        self._spots = []
+        count = preset.objects if preset.spotlights == "each" else 1
+        for name in ("spot", *(f"spot_{k}" for k in range(2, count + 1))):
+            spot = data.lights.new(name, "SPOT")
+            spot.energy, spot.shadow_soft_size = SPOT.power, SPOT.radius
+            spot.spot_size, spot.spot_blend = SPOT.cone, SPOT.blend
+            self._lights[name] = self._add(name, spot)
+            self._spots.append(self._lights[name])
 
     def _add(self, name: str, data: Any, location: Vector = ORIGIN) -> Any:
         thing = self._bpy.data.objects.new(name, data)
@@ -359,15 +374,18 @@ class BlenderEngine:
     def _pose(self, scene: Scene) -> None:
         from mathutils import Vector as BlenderVector
 
-        for thing in (self._object, self._shadow):
-            thing.location = scene.location
-            thing.rotation_euler = scene.rotation
-            thing.scale = (scene.scale,) * 3
-        self._spot.location = scene.spot_location
-        aim = BlenderVector(scene.location) - BlenderVector(scene.spot_location)
-        self._spot.rotation_euler = aim.to_track_quat("-Z", "X").to_euler()
-        self._object_color.default_value = (*scene.object_color, 1.0)
-        self._spot.data.color = scene.spot_color
+        for thing, body in zip(self._things, scene.bodies, strict=True):
+            thing.pose(body)
+        first = self._things[0].blender
+        self._shadow.location, self._shadow.scale = first.location, first.scale
+        self._shadow.rotation_euler = first.rotation_euler
+        for spot, (place, target) in zip(self._spots, scene.spots, strict=True):
+            spot.location = place
+            aim = BlenderVector(target) - BlenderVector(place)
+            spot.rotation_euler = aim.to_track_quat("-Z", "X").to_euler()
+            spot.data.color = scene.spot_color
+        for plane in (self._ground, self._holdout):
+            plane.location = (0.0, 0.0, scene.ground_height)
         self.set_ground_color(scene.ground_color)
 
     def set_ground_color(self, color: Vector) -> None:
@@ -434,6 +452,34 @@ class BlenderEngine:
         return _View(self._bpy, scene, grid)
 
 
+class _Thing:
+    """An object of every scene; its shape, material, place and colour are those of the image."""
+
+    def __init__(self, engine: BlenderEngine, number: int) -> None:
+        preset = engine._builder.preset
+        # Its own of each, as two objects of a shape may differ in material, and in colour.
+        self._meshes = [engine._mesh(mesh) for mesh in engine._builder.meshes]
+        self._materials = [engine._material(kind) for kind in preset.drawn_materials]
+        for mesh in self._meshes:
+            mesh.materials.append(self._materials[0][0])
+        name = "object" if number == 0 else f"object_{number + 1}"
+        self.blender = engine._add(name, self._meshes[0])
+
+    def pose(self, body: Body) -> None:
+        """Make it one of an image's objects."""
+        mesh, thing = self._meshes[body.shape], self.blender
+        material, color = self._materials[body.material]
+        # Where nothing changes, Blender shall not think that something does.
+        if mesh.materials[0] != material:
+            mesh.materials[0] = material
+        if thing.data != mesh:
+            thing.data = mesh
+        thing.location = body.location
+        thing.rotation_euler = body.rotation
+        thing.scale = (body.scale,) * 3
+        color.default_value = (*body.color, 1.0)
+
+
 class _View:
     """A Blender scene that yields pixels."""
 
@@ -496,10 +542,13 @@ def _light_views(
 ) -> dict[str, _View]:
     """Make a view of some objects under each light alone."""
     views = {}
+    # Every spotlight has the samples of one.
+    samples = [*samples, *samples[2:] * (len(engine._lights) - len(samples))]
     # The lights share one sequence of sample points, so that together they cover a pixel
     # evenly; the spotlight, which has most of them, comes first.
     taken = 0
-    for light, count in sorted(zip(LIGHTS, samples, strict=True), key=lambda x: -x[1]):
+    order = sorted(zip(engine._lights, samples, strict=True), key=lambda x: -x[1])
+    for light, count in order:
         lamp = engine._lights[light]
         view = engine.new_view(f"{kind}-{light}", [*things, lamp], grid, count, **options)
         view.take_samples(taken, count, sum(samples))
@@ -510,7 +559,7 @@ def _light_views(
 
 def _object_views(engine: BlenderEngine, kind: str, samples: Sequence[int]) -> dict[str, _View]:
     """Make a view of the object, over nothing, under each light alone."""
-    things = [engine._object, engine._holdout]
+    things = [*(thing.blender for thing in engine._things), engine._holdout]
     grid = Grid(engine._resolution)
     return _light_views(engine, kind, things, grid, samples, transparent=True)
 
@@ -529,7 +578,8 @@ class _WholeImage:
     """The published way to render: everything in one view, denoised."""
 
     def __init__(self, engine: BlenderEngine, quality: Whole) -> None:
-        objects = [engine._object, engine._ground, *engine._lights.values()]
+        things = [thing.blender for thing in engine._things]
+        objects = [*things, engine._ground, *engine._lights.values()]
         self._view = engine.new_view(
             "whole",
             objects,
@@ -552,6 +602,7 @@ class _LayeredImage:
     """The layered way to render: object over ground, each a sum over the lights (`Layered`)."""
 
     def __init__(self, engine: BlenderEngine, quality: Layered) -> None:
+        check_layers(engine._builder.preset)
         self._outline = enclosing_points(engine._builder.mesh.vertices)
         self._holdout = engine._holdout
         resolution = engine._resolution
@@ -575,6 +626,7 @@ class _LayeredImage:
         # Sun and area light never move: what they do to a ground without a shadow is linear
         # in its colour, and known once it is rendered black and white.
         self._base: dict[str, tuple[Array, Array]] = {}
+        engine._ground.location = (0.0, 0.0, engine._builder.ground_height(0))
         for light in ("sun", "area"):
             view = engine.new_view(
                 f"base-{light}",
@@ -634,7 +686,7 @@ class _SharedImage:
     def __init__(self, engine: BlenderEngine, quality: Layered, direct: Integrated) -> None:
         from threedident.render.direct.engine import DirectEngine
 
-        self._outline = enclosing_points(engine._builder.mesh.vertices)
+        self._outlines = [enclosing_points(mesh.vertices) for mesh in engine._builder.meshes]
         self._holdout = engine._holdout
         self._grid = Grid(engine._resolution)
         self._objects = _object_views(engine, "object", quality.object_samples)
@@ -647,7 +699,7 @@ class _SharedImage:
 
     def __call__(self, scene: Scene) -> npt.NDArray[np.float32]:
         (image,), (layer,), (differ,) = self._direct.render_layers([scene])
-        points = scene.place(self._outline)
+        points = scene.place_all(self._outlines)
         region = self._grid.around(points)
         self._holdout.hide_render = bool(points[:, 2].min() > scene.ground_height)
         if not region.empty:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import MissingExtraError, UsageError
+from threedident.presets import MeshFile
 
 Array = npt.NDArray[Any]
 
@@ -345,10 +346,10 @@ def _revolved(rings: list[Array]) -> tuple[Array, list[Array]]:
     """Make vertices and faces of rings from top to bottom; a ring of one point is a pole."""
     starts = np.cumsum([0, *(len(r) for r in rings)])
     faces: list[Array] = []
+    i = np.arange(max(len(r) for r in rings))
+    j = (i + 1) % len(i)
     for k in range(len(rings) - 1):
         top, bottom = starts[k], starts[k + 1]
-        i = np.arange(_AROUND)
-        j = (i + 1) % _AROUND
         if len(rings[k]) == 1:
             faces += list(np.stack([np.full_like(i, top), bottom + i, bottom + j], 1))
         elif len(rings[k + 1]) == 1:
@@ -379,11 +380,243 @@ def cylinder() -> Mesh:
     return _from_faces(*_revolved(rings), smooth=False)
 
 
+# --- Stand-ins for shapes that other datasets have: solids of our own, of about the teapot's size
+
+_STEPS, _TURN = 64, 96  # facets of a smooth solid from pole to pole, and around
+_ROUND = 0.12  # radius of the cone's rounded edges
+
+
+def _fitted(vertices: Array, extent: float) -> Array:
+    """Centre a bounding box on the origin, and give its largest side a length."""
+    low, high = vertices.min(0), vertices.max(0)
+    fitted: Array = (vertices - (low + high) / 2) * (extent / (high - low).max())
+    return fitted
+
+
+def _turned(profile: Array, normals: Array, extent: float) -> Mesh:
+    """A profile (P, 2) of radii and heights, from top to bottom, turned about the z axis.
+
+    Its first and last points are poles. `normals` (P, 2) are those of the profile.
+    """
+    angle = 2 * np.pi * np.arange(_TURN) / _TURN
+
+    def rings(values: Array) -> list[Array]:
+        around = [
+            np.stack([r * np.cos(angle), r * np.sin(angle), np.full_like(angle, z)], 1)
+            for r, z in values[1:-1]
+        ]
+        top, bottom = (np.array([[0.0, 0.0, values[k, 1]]]) for k in (0, -1))
+        return [top, *around, bottom]
+
+    vertices, faces = _revolved(rings(profile))
+    corners = np.concatenate(faces).astype(np.int32)
+    sizes = np.array([len(face) for face in faces], np.int32)
+    shading = np.concatenate(rings(normals))[corners]
+    return Mesh(_fitted(vertices, extent), corners, sizes, shading, True, native_normals=False)
+
+
+def _arc(centre: tuple[float, float], radius: float, first: float, last: float) -> Array:
+    """Points and normals (P, 4) of an arc in a profile, by angles from the axis in degrees."""
+    angle = np.radians(np.linspace(first, last, 17))
+    outward = np.stack([np.sin(angle), np.cos(angle)], 1)
+    return np.concatenate([np.array(centre) + radius * outward, outward], axis=1)
+
+
+def capsule() -> Mesh:
+    """A cylinder with half spheres as its ends, about the z axis."""
+    half = 0.75
+    outline = np.concatenate([_arc((0, half), 1, 0, 90), _arc((0, -half), 1, 90, 180)])
+    return _turned(outline[:, :2], outline[:, 2:], 2.8)
+
+
+def cone() -> Mesh:
+    """A cone about the z axis, its tip and edge rounded."""
+    lean = float(np.degrees(np.arctan2(2, 1)))  # from the axis to its side's normal
+    tip, edge = (0.0, 2.0), (1.0, 0.0)
+    middle = np.array([[0.0, -_ROUND, 0.0, -1.0]])
+    outline = np.concatenate([_arc(tip, _ROUND, 0, lean), _arc(edge, _ROUND, lean, 180), middle])
+    return _turned(outline[:, :2], outline[:, 2:], 2.6)
+
+
+def _radial(radius: Callable[[Array], Array], extent: float, bend: Any = None) -> Mesh:
+    """A smooth solid around the origin, by its radius in each of the directions (N, 3)."""
+    polar = np.pi * np.arange(_STEPS + 1) / _STEPS
+    angle = 2 * np.pi * np.arange(_TURN) / _TURN
+    rings = []
+    for p in polar:
+        around = angle[:1] if p in (polar[0], polar[-1]) else angle
+        ring = np.stack(
+            [np.sin(p) * np.cos(around), np.sin(p) * np.sin(around), np.cos(p) + 0 * around], 1
+        )
+        rings.append(ring * radius(ring)[:, None])
+    vertices, faces = _revolved(rings)
+    return _from_faces(_fitted(bend(vertices) if bend else vertices, extent), faces, smooth=True)
+
+
+def _rounded_box(sides: Sequence[float], powers: tuple[float, float]) -> Callable[[Array], Array]:
+    """The radius of a superquadric, in directions (N, 3)."""
+    across, upright = powers
+
+    def radius(directions: Array) -> Array:
+        x, y, z = (np.abs(directions) / np.array(sides)).T
+        flat = (x**across + y**across) ** (upright / across)
+        found: Array = (flat + z**upright) ** (-1 / upright)
+        return found
+
+    return radius
+
+
+def superquadric() -> Mesh:
+    """A box of three different sides, rounded all over."""
+    return _radial(_rounded_box((1.0, 0.75, 0.55), (4.0, 3.0)), 2.5)
+
+
+def wedge() -> Mesh:
+    """A rounded box that tapers to one edge and leans to one side."""
+
+    def bend(points: Array) -> Array:
+        x, y, z = points.T
+        return np.stack([x * (1 - 0.65 * z), y + 0.3 * z + 0.25 * x**2, z], 1)
+
+    return _radial(_rounded_box((0.9, 0.65, 0.9), (4.0, 4.0)), 2.4, bend)
+
+
+def _bumps(arms: Array, sharpness: float, base: float) -> Callable[[Array], Array]:
+    """The radius of a ball with arms, each (x, y, z, length), in directions (N, 3)."""
+    ways = arms[:, :3] / np.linalg.norm(arms[:, :3], axis=1, keepdims=True)
+
+    def radius(directions: Array) -> Array:
+        cosines = np.einsum("ij,kj->ik", directions, ways)
+        found: Array = base + np.einsum("ik,k->i", np.exp(sharpness * (cosines - 1)), arms[:, 3])
+        return found
+
+    return radius
+
+
+def star() -> Mesh:
+    """A ball with seven arms of different lengths."""
+    arms = np.array(
+        [
+            *((1, 0.1, 0.2, 1.0), (-0.8, 0.6, 0, 0.75), (-0.7, -0.8, 0.1, 0.55)),
+            *(
+                (0.3, 0.9, 0.3, 0.45),
+                (0.3, -1, -0.2, 0.8),
+                (0.1, 0.1, 1, 0.9),
+                (-0.2, 0.1, -1, 0.6),
+            ),
+        ]
+    )
+    return _radial(_bumps(arms, 14.0, 0.5), 2.9)
+
+
+def pebble() -> Mesh:
+    """A ball with a few wide swellings, no two alike."""
+    arms = np.array(
+        [(1, 0.2, 0.3, 0.9), (-0.5, 0.9, 0.1, 0.55), (-0.4, -0.7, 0.6, 0.3), (0.2, -0.3, -1, 0.45)]
+    )
+    return _radial(_bumps(arms, 3.0, 0.7), 2.5)
+
+
+def _tube(centres: Array, radii: Array, extent: float, *, closed: bool) -> Mesh:
+    """A smooth tube around a line of points (U, 3); an open one ends in its first and last."""
+    following = np.roll(centres, -1, axis=0) if closed else np.gradient(centres, axis=0) + centres
+    before = np.roll(centres, 1, axis=0) if closed else centres
+    ways = following - before
+    ways /= np.linalg.norm(ways, axis=1, keepdims=True)
+    # Carried along without turning about the line.
+    side = np.cross(ways[0], [0.3, 0.5, 0.8])
+    sides = []
+    for way in ways:
+        side = side - way * (side @ way)
+        side = side / np.linalg.norm(side)
+        sides.append(side)
+    across = np.array(sides)
+    twist = np.zeros(len(centres))
+    if closed:  # what is missing, when it comes round, is spread over the whole line
+        last = across[-1] - ways[0] * (across[-1] @ ways[0])
+        missing = np.arctan2(np.cross(last, across[0]) @ ways[0], last @ across[0])
+        twist = missing * np.arange(len(centres)) / len(centres)
+    upright = np.cross(ways, across)
+    angle = 2 * np.pi * np.arange(_TUBE_TURN) / _TUBE_TURN + twist[:, None]
+    offsets = (
+        np.cos(angle)[..., None] * across[:, None] + np.sin(angle)[..., None] * upright[:, None]
+    )
+    rings = centres[:, None] + radii[:, None, None] * offsets
+    if not closed:
+        vertices, faces = _revolved([centres[:1], *rings[1:-1], centres[-1:]])
+    else:
+        vertices = rings.reshape(-1, 3)
+        grid = np.arange(len(vertices)).reshape(len(rings), -1)
+        along, around = np.roll(grid, -1, axis=0), np.roll(grid, -1, axis=1)
+        both = np.roll(along, -1, axis=1)
+        faces = list(np.stack([grid, along, both, around], axis=-1).reshape(-1, 4))
+    return _from_faces(_fitted(vertices, extent), _facing_outward(vertices, faces), smooth=True)
+
+
+_TUBE_TURN = 40  # facets around a tube
+_ALONG_TUBE = 192  # and along it
+
+
+def _round_ends(s: Array) -> Array:
+    """A tube's radius over its length s in [0, 1], of 1 but for the ends, which are round."""
+    ends: Array = np.sqrt(np.maximum(1 - (2 * s - 1) ** 8, 0.0))
+    return ends
+
+
+def _spread() -> Array:
+    """Places along an open tube, in [0, 1], closer at its ends."""
+    places: Array = (1 - np.cos(np.pi * np.linspace(0, 1, _ALONG_TUBE))) / 2
+    return places
+
+
+def torus() -> Mesh:
+    """A ring about the z axis."""
+    t = 2 * np.pi * np.arange(_ALONG_TUBE) / _ALONG_TUBE
+    circle = np.stack([np.cos(t), np.sin(t), 0 * t], 1)
+    return _tube(circle, np.full_like(t, 0.42), 2.8, closed=True)
+
+
+def knot() -> Mesh:
+    """A trefoil knot of a rope that is thicker on one side."""
+    t = 2 * np.pi * np.arange(2 * _ALONG_TUBE) / (2 * _ALONG_TUBE)
+    line = np.stack(
+        [np.sin(t) + 2 * np.sin(2 * t), np.cos(t) - 2 * np.cos(2 * t), -1.2 * np.sin(3 * t)], 1
+    )
+    return _tube(line, 0.5 + 0.22 * np.sin(t), 2.9, closed=True)
+
+
+def horn() -> Mesh:
+    """A bent horn, thick at one end and thin at the other, out of one plane."""
+    s = _spread()
+    angle = 1.35 * np.pi * s
+    line = np.stack([np.cos(angle), np.sin(angle), 0.9 * s**2], 1)
+    return _tube(line, (0.55 - 0.4 * s) * _round_ends(s), 2.8, closed=False)
+
+
+def coil() -> Mesh:
+    """A rope wound two and a half times about the z axis, wider and thicker at its foot."""
+    s = _spread()
+    angle = 5 * np.pi * s
+    radius = 1.15 - 0.6 * s
+    line = np.stack([radius * np.cos(angle), radius * np.sin(angle), 2.3 * s], 1)
+    return _tube(line, (0.36 - 0.12 * s) * _round_ends(s), 2.8, closed=False)
+
+
 SHAPES: dict[str, Callable[[], Mesh]] = {
     "teapot": teapot,
     "cube": cube,
     "sphere": sphere,
     "cylinder": cylinder,
+    "torus": torus,
+    "cone": cone,
+    "capsule": capsule,
+    "superquadric": superquadric,
+    "knot": knot,
+    "horn": horn,
+    "coil": coil,
+    "star": star,
+    "pebble": pebble,
+    "wedge": wedge,
 }
 
 
@@ -476,17 +709,63 @@ def _read_part(part: Any, matrix: Array) -> tuple[Array, Array, Array | None]:
     return vertices, faces, np.asarray(part.vertex_normals) @ np.linalg.inv(linear)
 
 
-def get_mesh(shape: str) -> Mesh:
+def get_mesh(shape: str, table: Mapping[str, MeshFile] | None = None) -> Mesh:
     """The mesh of a shape name, or of a user's file.
+
+    Args:
+        shape: a built-in shape, a name of the table, or the path of a mesh file.
+        table: the user's mesh files by name.
 
     Raises:
         UsageError: neither a known shape nor a readable mesh file.
     """
     if shape in SHAPES:
         return SHAPES[shape]()
+    if table and shape in table:
+        return _from_table(shape, table[shape])
     if Path(shape).suffix.lower() in MESH_SUFFIXES:
         return load_mesh(shape)
     raise UsageError(
         f"unknown shape {shape!r}: expected one of {', '.join(SHAPES)}, "
         f"or a mesh file ({', '.join(MESH_SUFFIXES)})"
     )
+
+
+def _from_table(name: str, entry: MeshFile) -> Mesh:
+    """The mesh of an entry of a shape table, turned, scaled and smoothed as it says."""
+    if not Path(entry.file).is_file():
+        raise UsageError(
+            f"the shape {name!r} is a mesh file of your own, {entry.file}, and there is no such "
+            "file: put it beside the file that names it, or into this folder, or write its path "
+            f"into [shape_table.{name}]. The toolkit brings no mesh of this name"
+        )
+    try:
+        mesh = load_mesh(entry.file)
+    except UsageError as error:
+        raise UsageError(f"the shape {name!r}: {error}") from error
+    if entry.smooth is not None and entry.smooth != mesh.smooth:
+        mesh = _smoothed(mesh) if entry.smooth else _flattened(mesh)
+    turn = np.eye(3)
+    for axis, degrees in enumerate(entry.rotate):
+        c, s = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+        about = np.eye(3)
+        first, second = (axis + 1) % 3, (axis + 2) % 3
+        about[[first, first, second, second], [first, second, first, second]] = c, -s, s, c
+        turn = about @ turn
+    vertices = entry.scale * mesh.vertices @ turn.T
+    centre = (vertices.min(0) + vertices.max(0)) / 2
+    return dataclasses.replace(mesh, vertices=vertices - centre, normals=mesh.normals @ turn.T)
+
+
+def _flattened(mesh: Mesh) -> Mesh:
+    normals = corner_normals(mesh.vertices, mesh.corners, mesh.sizes, smooth=False)
+    return dataclasses.replace(mesh, normals=normals, smooth=False, native_normals=True)
+
+
+def _smoothed(mesh: Mesh) -> Mesh:
+    """Interpolate normals over faces that meet at a place, whether they share vertices or not."""
+    first, place = _places(mesh.vertices)
+    normals = corner_normals(mesh.vertices[first], place[mesh.corners], mesh.sizes, smooth=True)
+    lost = np.linalg.norm(normals, axis=1) < 0.5  # of opposite faces
+    normals[lost] = mesh.normals[lost]
+    return dataclasses.replace(mesh, normals=normals, smooth=True, native_normals=False)

@@ -6,6 +6,7 @@ import dataclasses
 
 from threedident import defaults
 from threedident.errors import UsageError
+from threedident.presets import Preset
 
 #: Raised whenever a change here or in an engine changes its pixels, so that no dataset mixes them.
 RECIPES = {
@@ -148,4 +149,32 @@ def check_material(material: str, engine: str) -> None:
         raise UsageError(
             f"the direct engine cannot render {material} (it lets light through): choose another "
             "material, or --engine cycles"
+        )
+
+
+def check_scenes(preset: Preset, engine: str, quality: str) -> None:
+    """Refuse a preset whose scenes an engine cannot render at a quality level.
+
+    Raises:
+        UsageError: a material lets light through, and the engine or the level cannot take that.
+    """
+    for material in preset.drawn_materials:
+        check_material(material, engine)
+    level = get_quality(quality, engine)
+    if isinstance(level, Layered) and not set(preset.drawn_materials) <= set(DIRECT_MATERIALS):
+        check_layers(preset)
+
+
+def check_layers(preset: Preset) -> None:
+    """Refuse a preset whose images Blender alone cannot make in layers (`Layered`).
+
+    Raises:
+        UsageError: there is more than one shape, material or object.
+    """
+    if preset.objects > 1 or preset.shapes or preset.materials:
+        raise UsageError(
+            f"preset {preset.name!r}: where light goes through a material "
+            f"({', '.join(preset.drawn_materials)}), qualities draft and standard take one object "
+            "of one shape and one material: take --quality reference with --engine cycles, or "
+            f"materials of {', '.join(DIRECT_MATERIALS)}"
         )

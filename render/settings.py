@@ -11,7 +11,7 @@ from threedident.errors import UsageError
 from threedident.presets import Preset
 from threedident.render.blender import GPU_BACKENDS
 from threedident.render.executors.processes import call_in_process
-from threedident.render.quality import RECIPES, Whole, check_material, get_quality
+from threedident.render.quality import RECIPES, Whole, check_scenes, get_quality
 
 DEVICES = ("auto", "cpu", "cuda", "optix", "hip", "metal", "oneapi")
 MIN_RESOLUTION, MAX_RESOLUTION = 8, 4096
@@ -40,7 +40,7 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         get_quality(self.quality, self.engine)
-        check_material(self.preset.material, self.engine)
+        check_scenes(self.preset, self.engine, self.quality)
         if self.device not in DEVICES:
             raise UsageError(
                 f"unknown device {self.device!r}: expected one of {', '.join(DEVICES)}"

@@ -1,8 +1,9 @@
 """The forms of a dataset on disk: `open_dataset` opens any of them.
 
 One format a file, its writer beside its reader: `hdf5` (shards, packed), `png_folder` (the
-published layout), `export` with `webdataset` and `parquet`. `source` is what they share. `convert`,
-`checks`, `verify` and `describe` work on every form.
+published layout), `export` with `webdataset` and `parquet`, `family` (the layouts of the datasets
+that came after 3DIdent). `source` is what they share. `convert`, `checks`, `verify` and `describe`
+work on every form.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import h5py
 
 from threedident.datasets.formats import export_record, png_folder
 from threedident.datasets.formats.export import open_export
+from threedident.datasets.formats.family import LAYOUTS, find_family, open_family, splits_in
 from threedident.datasets.formats.hdf5 import PackedSource, ShardSource
 from threedident.datasets.formats.source import Source as Source
 from threedident.datasets.formats.source import count_shared as count_shared
@@ -25,9 +27,10 @@ def open_dataset(root: str | Path, split: str | None = None) -> Source:
     """Open a dataset in whichever form it is, without torch.
 
     Args:
-        root: a directory of shards, a packed file, the published layout, or an export to
-            WebDataset or Parquet: its folder, or the JSON file of one of its splits.
-        split: train, val or test, of an export of several splits.
+        root: a directory of shards, a packed file, the published layout of 3DIdent or of one of its
+            family, or an export to WebDataset or Parquet: its folder, or the JSON file of one of
+            its splits.
+        split: train, val or test, of an export or a folder of several splits.
 
     Raises:
         UsageError: a split is named, and the form has none.
@@ -38,9 +41,12 @@ def open_dataset(root: str | Path, split: str | None = None) -> Source:
     form = find_form(root)
     if form == "export":
         return open_export(root, split)
+    if form in LAYOUTS:
+        return open_family(root, form, split)
     if split is not None:
         raise UsageError(
-            f"{root} has no splits to choose from: --split is for exports to WebDataset and Parquet"
+            f"{root} has no splits to choose from: --split is for exports to WebDataset and "
+            "Parquet, and for published folders of several splits"
         )
     if form == "packed":
         return PackedSource(root)
@@ -50,7 +56,7 @@ def open_dataset(root: str | Path, split: str | None = None) -> Source:
 
 
 def find_form(root: Path) -> str:
-    """Find out which form a dataset is in: shards, packed, published, or export.
+    """Find out which form a dataset is in: shards, packed, published, export, or one of `LAYOUTS`.
 
     Raises:
         DatasetError: it is in none of them.
@@ -65,6 +71,8 @@ def find_form(root: Path) -> str:
         if root.suffix in (".tar", ".parquet") and export_record.records(root.parent.parent):
             folder = root.parent.parent
             raise DatasetError(f"{root} is one file of an export: give its folder, {folder}")
+        if root.suffix.lower() == ".npz":
+            return str(find_family(root))
         # A packed file whose beginning is damaged still says so by its name.
         if root.suffix.lower() in (".h5", ".hdf5") or h5py.is_hdf5(root):
             return "packed"
@@ -72,6 +80,8 @@ def find_form(root: Path) -> str:
         return "shards"
     elif export_record.records(root):
         return "export"
+    elif (member := find_family(root)) is not None:
+        return member
     elif (root / png_folder.RAW_LATENTS).is_file() or (root / png_folder.IMAGES).is_dir():
         return "published"
     what = "it is none of these" if root.exists() else "there is no such file or directory"
@@ -80,6 +90,19 @@ def find_form(root: Path) -> str:
     raise DatasetError(
         f"cannot open {root} as a dataset: {what}. Expected a directory made by `3dident render` "
         f"({MANIFEST}), a file made by `3dident pack` (.h5), the published layout "
-        f"({png_folder.IMAGES}/, {png_folder.RAW_LATENTS}, {png_folder.LATENTS}), or a folder made "
+        f"({png_folder.IMAGES}/, {png_folder.RAW_LATENTS}, {png_folder.LATENTS}), that of "
+        "Causal3DIdent, Multimodal3DIdent, 3DIdentBox or Temporal Causal3DIdent, or a folder made "
         "by `3dident convert` (3dident-*.json)"
     )
+
+
+def splits_of(root: Path) -> tuple[str, ...]:
+    """The splits to choose from: of an export, or of a published folder; none where it has none.
+
+    Raises:
+        DatasetError: it is no dataset.
+    """
+    form = find_form(root)
+    if form == "export":
+        return tuple(export_record.records(root)) if root.is_dir() else ()
+    return tuple(splits_in(root, form)) if form in LAYOUTS and root.is_dir() else ()

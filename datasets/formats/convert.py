@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from threedident.datasets.formats.export import export
+from threedident.datasets.formats.family import WRITERS, FamilySource, ModelSource
 from threedident.datasets.formats.hdf5 import to_shards
 from threedident.datasets.formats.png_folder import to_published
 from threedident.datasets.formats.source import Source
 from threedident.errors import UsageError
+from threedident.progress import Progress
 
-FORMS = ("published", "shards", "webdataset", "parquet")
+FORMS = ("published", "shards", "webdataset", "parquet", *WRITERS)
 
 
 def convert(
@@ -26,11 +28,14 @@ def convert(
     """Write a dataset in another form; after an interruption, the same call goes on.
 
     The record of what made it goes along, so that shards written from any form can be rendered on.
+    What a layout of the family has beside images and the ten latents stays behind in a form that
+    has no place for it, and a line says so. A layout of the family is written whole or not at all:
+    its folder must be empty.
 
     Args:
         source: the dataset, in any form.
         out: the folder to write.
-        form: published, shards, webdataset or parquet.
+        form: published, shards, webdataset, parquet, or the name of a layout of the family.
         split: the split's name in an export; None: the dataset's own, or train.
         shard_size: images to a file; None: for shards as they were, or 100; about 240 MB for
             webdataset and parquet.
@@ -41,7 +46,8 @@ def convert(
         The number of images written.
 
     Raises:
-        UsageError: an argument does not fit the form, or another process writes to `out`.
+        UsageError: an argument does not fit the form, the dataset lacks what the form needs, or
+            another process writes to `out`.
         DatasetError: `out` holds something else, an image cannot be read, or the disk is full.
         MissingExtraError: Parquet without pyarrow.
     """
@@ -50,6 +56,7 @@ def convert(
         "shards": ("shard_size", "compression"),
         "webdataset": ("split", "shard_size"),
         "parquet": ("split", "shard_size"),
+        **dict.fromkeys(WRITERS, ()),
     }
     if form not in FORMS:
         raise UsageError(f"form must be one of {', '.join(FORMS)}, found {form!r}")
@@ -57,6 +64,10 @@ def convert(
     for name, value in options.items():
         if value is not None and name not in taken[form]:
             raise UsageError(f"the form {form} takes no {name}, found {value!r}")
+    if form in WRITERS:
+        return WRITERS[form](_of_family(source, form), out)
+    if isinstance(source, FamilySource):
+        _say_what_stays_behind(source, form)
     if form == "published":
         return to_published(source, out)
     if form == "shards":
@@ -64,3 +75,35 @@ def convert(
             source, out, shard_size=shard_size, compression=compression, command=command
         )
     return export(source, out, form, split=split, shard_size=shard_size)
+
+
+def _of_family(source: Source, form: str) -> FamilySource:
+    """The dataset, which must have variables with names beside the ten latents.
+
+    Raises:
+        UsageError: it has none.
+    """
+    if isinstance(source, FamilySource):
+        return source
+    if source.draws is not None:
+        return ModelSource(source)
+    raise UsageError(
+        f"{source.root} has no variables but the ten latents: the layout {form} is for datasets of "
+        "3DIdent's family, and for those of `3dident render --model`"
+    )
+
+
+def _say_what_stays_behind(source: FamilySource, form: str) -> None:
+    parts = {
+        "the variables that are no latents": any(
+            column.kind == "discrete" for column in source.columns
+        ),
+        "the pairs": source.pairs is not None,
+        "the triplets": source.triplets is not None,
+        "the intervention targets": source.targets is not None,
+        "the captions": source.captions is not None,
+    }
+    Progress.print(
+        f"{source.root}: the form {form} keeps images and the ten latents, and not "
+        + ", ".join(part for part, there in parts.items() if there)
+    )

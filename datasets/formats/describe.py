@@ -11,6 +11,7 @@ import numpy as np
 from threedident.causal import OBSERVED, Sampling
 from threedident.datasets.formats import Source, find_form, open_dataset
 from threedident.datasets.formats.export import ExportSource
+from threedident.datasets.formats.family import TITLES, FamilySource
 from threedident.datasets.formats.hdf5 import extend_command
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
@@ -23,6 +24,7 @@ _FORMS = {
     "published": "published layout (PNG)",
     "webdataset": "WebDataset",
     "parquet": "Parquet",
+    **{form: f"published layout of {title}" for form, title in TITLES.items()},
 }
 _ROW_BYTES = 8 * NUM_FACTORS + 8  # of an image's latents and index in a shard
 
@@ -34,7 +36,10 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
     `missing` (stretches, first to last), `faults`, `height`, `width`, `files`, `bytes`; and of what
     made it, each null where that is not recorded, `shard_size`, `compression`, `fingerprint`,
     `created`, `toolkit`, `command`, `settings`, `conditional` (of pairs, in words), `factors`,
-    `not_injective`, `why_no_best_r2`, `model` (the causal model and what was drawn of it).
+    `not_injective`, `why_no_best_r2`, `model` (the causal model and what was drawn of it); and
+    `family`, what a published layout of the family says beside images and latents (its variables
+    with their classes, pairs, triplets, captions, and the rates of interventions), null for other
+    forms.
 
     Raises:
         DatasetError: it is no dataset, or too damaged to be opened.
@@ -59,6 +64,7 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
             "files": len(files),
             "bytes": sum(path.stat().st_size for path in files),
             **_of_manifest(source.manifest),
+            "family": source.facts() if isinstance(source, FamilySource) else None,
         }
 
 
@@ -92,11 +98,14 @@ def _describe_shards(root: Path) -> dict[str, Any]:
         "files": len(shards),
         "bytes": sum(sizes.values()),
         **_of_manifest(manifest),
+        "family": None,
     }
 
 
 def _files(source: Source) -> list[Path]:
     """The files of a dataset that is not in shards."""
+    if isinstance(source, FamilySource):
+        return source.files()
     if source.form == "published":
         return [path for path in source.root.rglob("*") if path.is_file()]
     return list(source.files) if isinstance(source, ExportSource) else [source.root]
@@ -193,7 +202,7 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         text.append("how many images were asked for is not recorded: only gaps would be seen")
     if settings is None or settings["preset"] is None:
         text.append("imported from the published layout: what rendered it is not recorded")
-        return text
+        return [*text, *(_family_lines(about["family"]) if about["family"] else ())]
     preset, engine, latents = settings["preset"], settings["engine"], settings["latents"]
     model = about["model"]
     shape = ", ".join(preset.get("shapes", ())) or preset["shape"]
@@ -253,6 +262,30 @@ def _interventions(law: Mapping[str, Any]) -> str:
         else:
             words.append(f"{name} = {value['kind'] if isinstance(value, Mapping) else value}")
     return ", ".join(words)
+
+
+def _family_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What a layout of the family says beside images and latents, a line each."""
+    text = []
+    for name in ("pairs", "triplets", "captions"):
+        if facts[name] is not None:
+            text.append(f"{name:<11}{facts[name]:,}")
+    text += ["", f"{'variable':<20}{'kind':<12}{'values':<44}"]
+    rates = facts["intervention_rates"]
+    if rates is not None:
+        text[-1] += "intervened"
+    for variable in facts["variables"]:
+        name, classes = variable["name"], variable["values"]
+        values = ", ".join(
+            f"{value} {count:,}"
+            for value, count in zip(classes, variable["counts"] or (), strict=True)
+        )
+        if not classes:
+            low, high = variable["range"]
+            values = f"{low:.4g} to {high:.4g}"
+        line = f"{name:<20}{variable['kind']:<12}{values:<44}"
+        text.append(line + (f"{rates[name]:.4f}" if rates is not None else ""))
+    return [line.rstrip() for line in text]
 
 
 def _table(about: Mapping[str, Any]) -> list[str]:

@@ -94,7 +94,7 @@ class Source(abc.ABC):
 
     Attributes:
         root: the file or folder that it was opened from.
-        form: shards, packed, published, webdataset or parquet.
+        form: shards, packed, published, webdataset, parquet, or the name of a layout of the family.
         raw_latents: (N, 10) float32, as they are drawn, in [-1, 1].
         latents: (N, 10) float32, their values in the scene (m, rad).
         shape: (H, W, 3), of every image.

@@ -13,6 +13,7 @@ the pixel alone. The object and the ground, as if the object could not be seen, 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
@@ -30,9 +31,9 @@ from threedident.render.image_regions import (
     ground_grid,
     spline_matrix,
 )
-from threedident.render.mesh import SHAPES, Mesh
+from threedident.render.mesh import Mesh
 from threedident.render.quality import Integrated, Quality, check_material, get_quality
-from threedident.render.scene import AREA, CAMERA, SPOT, SUN, Scene, SceneBuilder
+from threedident.render.scene import AREA, CAMERA, ORIGIN, SPOT, SUN, Scene, SceneBuilder
 
 try:
     import warp as wp
@@ -52,6 +53,7 @@ _CPU_PIXELS = 2**13  # of the images in a launch on the CPU: launches of more ar
 _TAPS = 16  # grid pixels that an image pixel is interpolated from
 _LIGHTS = Grid(28, 2)  # on which light without shadows is computed: nothing there is small
 _FIXED_SAMPLES, _SPOT_SAMPLES = 64, 8  # of each light there
+_ROWS = "render scene rows (B, W), as Preset.columns names them, with DirectEngine.render_batch"
 _FINE = 100  # pixels across, from which on shadows are wide enough on the grid to be smoothed
 
 
@@ -116,7 +118,7 @@ class DirectEngine:
         device_index: int = 0,
         seed: int = 0,
     ) -> None:
-        """Build the mesh's search tree on the device.
+        """Prepare tables on the device; a shape's search tree is built when it first shows.
 
         Args:
             preset: the generator; materials rubber and metal.
@@ -129,7 +131,8 @@ class DirectEngine:
         Raises:
             UsageError: a material, device or quality that this engine does not have.
         """
-        check_material(preset.material, "direct")
+        for material in preset.drawn_materials:
+            check_material(material, "direct")
         if not isinstance(quality, Integrated):
             raise UsageError(f"the direct engine has no {type(quality).__name__} quality")
         #: What Warp calls the device.
@@ -141,16 +144,7 @@ class DirectEngine:
         self._quality = quality
         self._resolution = resolution
         self._seed = wp.uint32(seed & 0xFFFFFFFF)
-        mesh = self._builder.mesh
-        self._sphere = mesh.sphere()
-        triangles = mesh.triangles()
         with wp.ScopedDevice(self.device):
-            self._mesh = wp.Mesh(
-                points=wp.array(mesh.vertices.astype(np.float32), dtype=wp.vec3),
-                indices=wp.array(mesh.corners[triangles].astype(np.int32).ravel(), dtype=int),
-            )
-            corner_normals = mesh.normals[triangles.ravel()].astype(np.float32)
-            self._normals = wp.array(corner_normals, dtype=wp.vec3)
             self._points = wp.empty((kernels.PAIRS, kernels.POINTS), dtype=wp.vec2ui)
             wp.launch(
                 kernels.points_kernel,
@@ -161,28 +155,73 @@ class DirectEngine:
             self._filter = wp.array(filter_table(), dtype=float)
         self._samples = kernels.Samples()
         self._samples.points, self._samples.filter = self._points, self._filter
-        body = kernels.Body()
-        body.mesh = self._mesh.id
-        body.material = _CODES[preset.material]
-        low, high = mesh.vertices.min(0), mesh.vertices.max(0)
-        body.centre = wp.vec3(*((low + high) / 2).tolist())
-        body.sides = wp.vec3(*np.maximum(high - low, 1e-6).tolist())
-        self._body = body
-        self._lamps = _lamps()
+        self._lamps, self._spot_alone = _lamps(), _lamps()
+        self._spot_alone.sun = self._spot_alone.area = 0.0
         self._fine = self._view(Grid(resolution))
         shadows = ground_grid(resolution, quality.coarseness)
         self._smooth = shadows.pixels >= _FINE
         self._shadows, self._lights = self._view(shadows), self._view(_LIGHTS)
+        self._up = spline_matrix(_LIGHTS, resolution)
         with wp.ScopedDevice(self.device):
             self._shadow_taps = _upload(_taps(spline_matrix(shadows, resolution)))
-            up = spline_matrix(_LIGHTS, resolution)
-            self._light_taps = _upload(_taps(up))
-            self._fixed = self._fixed_lights(up)
+            self._light_taps = _upload(_taps(self._up))
+            self._no_lights = wp.zeros((resolution, resolution), dtype=wp.vec4)
+        # What images share, made when it is first needed: by shape, and by the ground's height.
+        self._shapes: dict[int, _Shape] = {}
+        self._fixed: dict[float, Any] = {}
 
-    def _fixed_lights(self, up: Array) -> Any:
+    def _shape(self, number: int) -> _Shape:
+        """What images share of a shape, by its number."""
+        if number not in self._shapes:
+            self._shapes[number] = _Shape(self._builder.meshes[number])
+        return self._shapes[number]
+
+    def _solid(self, shape: int = 0, material: int = 0) -> _Solid:
+        """One object of a shape and a material, by their numbers."""
+        with wp.ScopedDevice(self.device):
+            return self._shape(shape).solid(self._code(material))
+
+    def _code(self, material: int) -> int:
+        """What kernels call a material, by its number."""
+        return int(_CODES[self._builder.preset.drawn_materials[material]])
+
+    def _merged(self, scene: Scene) -> _Solid:
+        """All objects of a scene as one, in the scene's coordinates."""
+        points, indices, normals, part_of, parts = [], [], [], [], []
+        for k, thing in enumerate(scene.bodies):
+            shape = self._shape(thing.shape)
+            indices.append(shape.indices + sum(map(len, points)))
+            points.append(thing.place(shape.mesh.vertices))
+            turn = thing.matrix() / thing.scale
+            normals.append(shape.normals @ turn.T)
+            part_of.append(np.full(len(shape.indices) // 3, k, np.int32))
+            part = kernels.Part()
+            part.location = wp.vec3(*thing.location)
+            part.rotation = wp.mat33(*turn.ravel().tolist())
+            part.inverse = wp.mat33(*(turn.T / thing.scale).ravel().tolist())
+            part.centre, part.sides = shape.box
+            part.color = wp.vec3(*thing.color)
+            part.material = self._code(thing.material)
+            centre, radius = shape.sphere
+            part.middle = wp.vec3(*thing.place(centre[None])[0].tolist())
+            part.radius = radius * thing.scale
+            parts.append(part)
+        vertices = np.concatenate(points)
+        low, high = vertices.min(0), vertices.max(0)
+        centre = (low + high) / 2
+        tree = _Tree(vertices, np.concatenate(indices), np.concatenate(normals))
+        body = tree.body()
+        tree.parts = body.parts = wp.array(parts, dtype=kernels.Part)
+        tree.part_of = body.part_of = wp.array(np.concatenate(part_of), dtype=int)
+        radius = float(np.linalg.norm(vertices - centre, axis=1).max())
+        return _Solid(tree, body, (centre, radius))
+
+    def _fixed_lights(self, height: float) -> Any:
         """Compute what sun and area light, which never move, do to the bare ground: (H, W)."""
+        if height in self._fixed:
+            return self._fixed[height]
         shot = kernels.Shot()
-        shot.ground = -self._builder.size
+        shot.ground = height
         shots = wp.array([shot], dtype=kernels.Shot)
         terms = []
         for light in (kernels.SUN, kernels.AREA):
@@ -198,18 +237,24 @@ class DirectEngine:
             )
             terms.append(out.numpy()[0, ..., :2])
         coarse = np.concatenate(terms, axis=-1).astype(float)
-        fixed = np.einsum("ik,jl,klc->ijc", up, up, coarse, optimize=True)
-        return wp.array(fixed.astype(np.float32), dtype=wp.vec4)
+        fixed = np.einsum("ik,jl,klc->ijc", self._up, self._up, coarse, optimize=True)
+        self._fixed[height] = wp.array(fixed.astype(np.float32), dtype=wp.vec4)
+        return self._fixed[height]
 
     def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """Render latents (B, 10), scene values, into images (B, H, W, 3), uint8 sRGB."""
+        """Render scene rows (B, W) into images (B, H, W, 3), uint8 sRGB.
+
+        Args:
+            latents: the rows, as `Preset.columns` names their columns: of most presets the ten
+                scene values.
+        """
         return self.encode(self.render_linear(latents)).numpy()
 
     def render_linear(self, latents: Array) -> Any:
         """Render images in linear light, neither clamped nor rounded.
 
         Args:
-            latents: the scene values, (B, 10).
+            latents: the scene rows, (B, W), as `Preset.columns` names their columns.
 
         Returns:
             A `wp.array` (B, H, W) of vec3 on the engine's device.
@@ -235,33 +280,77 @@ class DirectEngine:
 
     def _layers(self, scenes: Sequence[Scene]) -> tuple[Any, Any, Any]:
         """Make the ground (B, H, W), the object over it, and the samples of each pixel."""
+        groups: dict[Any, list[int]] = {}
+        for i, scene in enumerate(scenes):
+            # Those that share a mesh are made at once; several objects are a mesh of their own.
+            own = (scene.shape, scene.material) if not scene.others else (i,)
+            groups.setdefault((own, scene.ground_height), []).append(i)
         with wp.ScopedDevice(self.device):
-            shots = wp.array([_shot(s, self._sphere) for s in scenes], dtype=kernels.Shot)
-            ground = self._ground(shots)
-            layer = wp.empty(ground.shape, dtype=wp.vec4)
-            spread = wp.empty(ground.shape, dtype=float)
-            counts = wp.empty(ground.shape, dtype=int)
-            common = [self._body, self._lamps, self._fine, self._samples, self._normals, shots]
-            quality = self._quality
-            wp.launch(
-                kernels.look_at_object_kernel,
-                ground.shape,
-                inputs=[*common, ground, quality.inside, self._seed],
-                outputs=[layer, spread, counts],
+            parts = [self._group([scenes[i] for i in group]) for group in groups.values()]
+            if len(parts) == 1:
+                return parts[0]
+            shape = (len(scenes), self._resolution, self._resolution)
+            whole = tuple(wp.empty(shape, dtype=array.dtype) for array in parts[0])
+            for group, arrays in zip(groups.values(), parts, strict=True):
+                for place, i in enumerate(group):
+                    for target, source in zip(whole, arrays, strict=True):
+                        wp.copy(target[i], source[place])
+        return whole[0], whole[1], whole[2]
+
+    def _group(self, scenes: Sequence[Scene]) -> tuple[Any, Any, Any]:
+        """Make scenes of one mesh and one height of the ground, as `_layers` does."""
+        first = scenes[0]
+        merged = bool(first.others)
+        solid = self._merged(first) if merged else self._solid(first.shape, first.material)
+        # Light adds up: every spotlight but the first has a pass of its own, without the others.
+        passes = []
+        for number in range(len(first.spots)):
+            shots = wp.array(
+                [_shot(s, solid.sphere, spot=number, merged=merged) for s in scenes],
+                dtype=kernels.Shot,
             )
+            fixed = self._no_lights if number else self._fixed_lights(first.ground_height)
+            passes.append((shots, self._spot_alone if number else self._lamps, fixed))
+        ground = self._ground(solid.body, *passes[0])
+        for shots, lamps, fixed in passes[1:]:
+            more = self._ground(solid.body, shots, lamps, fixed)
+            wp.launch(kernels.add_ground_kernel, ground.shape, inputs=[more], outputs=[ground])
+        layer, counts = self._objects(solid, ground, *passes[0][:2])
+        for shots, lamps, _ in passes[1:]:
             wp.launch(
-                kernels.object_kernel,
-                ground.shape,
-                inputs=[*common, spread, quality.edge, quality.tolerance / 255, self._seed],
+                kernels.add_object_kernel,
+                layer.shape,
+                inputs=[*self._objects(solid, ground, shots, lamps)],
                 outputs=[layer, counts],
             )
         return ground, layer, counts
 
-    def _ground(self, shots: Any) -> Any:
+    def _objects(self, solid: _Solid, ground: Any, shots: Any, lamps: Any) -> tuple[Any, Any]:
+        """Make the object's light and cover, (B, H, W) of vec4, and the samples of each pixel."""
+        layer = wp.empty(ground.shape, dtype=wp.vec4)
+        spread = wp.empty(ground.shape, dtype=float)
+        counts = wp.empty(ground.shape, dtype=int)
+        common = [solid.body, lamps, self._fine, self._samples, solid.tree.normals, shots]
+        quality = self._quality
+        wp.launch(
+            kernels.look_at_object_kernel,
+            ground.shape,
+            inputs=[*common, ground, quality.inside, self._seed],
+            outputs=[layer, spread, counts],
+        )
+        wp.launch(
+            kernels.object_kernel,
+            ground.shape,
+            inputs=[*common, spread, quality.edge, quality.tolerance / 255, self._seed],
+            outputs=[layer, counts],
+        )
+        return layer, counts
+
+    def _ground(self, body: Any, shots: Any, lamps: Any, fixed: Any) -> Any:
         """Make the ground's light as if the object could not be seen: (B, H, W) of vec3."""
         count, side, quality = len(shots), self._resolution, self._quality
         n, m = self._shadows.side, self._lights.side
-        common = [self._body, self._lamps, self._shadows, self._samples, shots]
+        common = [body, lamps, self._shadows, self._samples, shots]
         shares = wp.empty((count, n, n), dtype=wp.vec4)
         unsure = wp.empty((count, n, n), dtype=wp.int8)
         wp.launch(
@@ -290,7 +379,7 @@ class DirectEngine:
             kernels.light_kernel,
             spot.shape,
             inputs=[
-                *(self._lamps, self._lights, self._samples, shots),
+                *(lamps, self._lights, self._samples, shots),
                 *(kernels.SPOT, _SPOT_SAMPLES),
             ],
             outputs=[spot],
@@ -312,7 +401,7 @@ class DirectEngine:
             image.shape,
             inputs=[
                 *(shots, *self._shadow_taps, rows, *self._light_taps, spot_rows),
-                self._fixed,
+                fixed,
             ],
             outputs=[image],
         )
@@ -326,10 +415,9 @@ class DirectEngine:
         )
         return out
 
-    @property
-    def mesh(self) -> Mesh:
-        """The object's mesh."""
-        return self._builder.mesh
+    def mesh_warnings(self) -> list[str]:
+        """List what may go wrong in images of the user's own meshes, a line each."""
+        return self._builder.mesh_warnings()
 
     def shrink(self) -> None:
         """Halve the batch after the device has run out of memory, with a warning."""
@@ -366,18 +454,96 @@ def _upload(taps: tuple[Array, Array]) -> tuple[Any, Any]:
     return wp.array(taps[0], dtype=int), wp.array(taps[1], dtype=float)
 
 
-def _shot(scene: Scene, sphere: tuple[Array, float]) -> kernels.Shot:
+class _Tree:
+    """A mesh on the device: its search tree, and the normals of its corners."""
+
+    def __init__(self, vertices: Array, indices: Array, normals: Array) -> None:
+        self.mesh = wp.Mesh(
+            points=wp.array(vertices.astype(np.float32), dtype=wp.vec3),
+            indices=wp.array(indices.astype(np.int32), dtype=int),
+        )
+        self.normals = wp.array(normals.astype(np.float32), dtype=wp.vec3)
+        self.parts = wp.empty(0, dtype=kernels.Part)
+        self.part_of = wp.empty(0, dtype=int)
+
+    def body(self) -> kernels.Body:
+        """The object of it, as kernels need it; it lives as long as this tree."""
+        body = kernels.Body()
+        body.mesh, body.parts, body.part_of = self.mesh.id, self.parts, self.part_of
+        return body
+
+
+@dataclasses.dataclass(frozen=True)
+class _Solid:
+    """What rays meet.
+
+    Attributes:
+        tree: the mesh; of one object in its own coordinates, of several in the scene's.
+        body: the same, as kernels need it.
+        sphere: the centre and the radius of a sphere around it.
+    """
+
+    tree: _Tree
+    body: kernels.Body
+    sphere: tuple[Array, float]
+
+
+class _Shape:
+    """A shape, as one object or a part of several."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        triangles = mesh.triangles()
+        self.mesh = mesh
+        self.indices = mesh.corners[triangles].ravel()
+        self.normals = mesh.normals[triangles.ravel()]
+        self.sphere = mesh.sphere()
+        low, high = mesh.vertices.min(0), mesh.vertices.max(0)
+        #: The centre and the sides of the bounding box.
+        self.box = (
+            wp.vec3(*((low + high) / 2).tolist()),
+            wp.vec3(*np.maximum(high - low, 1e-6).tolist()),
+        )
+        self._tree: _Tree | None = None
+        self._solids: dict[int, _Solid] = {}
+
+    def solid(self, material: int) -> _Solid:
+        """One object of this shape, of a material by its code."""
+        if self._tree is None:
+            self._tree = _Tree(self.mesh.vertices, self.indices, self.normals)
+        if material not in self._solids:
+            body = self._tree.body()
+            body.material = material
+            body.centre, body.sides = self.box
+            self._solids[material] = _Solid(self._tree, body, self.sphere)
+        return self._solids[material]
+
+
+def _shot(
+    scene: Scene, sphere: tuple[Array, float], *, spot: int = 0, merged: bool = False
+) -> kernels.Shot:
+    """A scene as kernels need it, one of its spotlights lit.
+
+    Args:
+        scene: the scene.
+        sphere: the centre and the radius of a sphere around what rays meet.
+        spot: the number of the spotlight.
+        merged: whether that is in the scene's coordinates already.
+    """
     shot = kernels.Shot()
     centre, radius = sphere
-    shot.centre = wp.vec3(*scene.place(centre[None])[0].tolist())
-    shot.radius = radius * scene.scale
-    shot.location = wp.vec3(*scene.location)
-    matrix = scene.matrix()
-    shot.rotation = wp.mat33(*(matrix / scene.scale).ravel().tolist())
-    shot.inverse = wp.mat33(*(matrix.T / scene.scale**2).ravel().tolist())
-    shot.scale, shot.ground = scene.scale, scene.ground_height
-    shot.spot = wp.vec3(*scene.spot_location)
-    aim = np.subtract(scene.location, scene.spot_location)
+    location, scale, matrix = scene.location, scene.scale, scene.matrix()
+    middle = scene.place(centre[None])[0]
+    if merged:
+        location, scale, matrix, middle = ORIGIN, 1.0, np.eye(3), centre
+    shot.centre = wp.vec3(*middle.tolist())
+    shot.radius = radius * scale
+    shot.location = wp.vec3(*location)
+    shot.rotation = wp.mat33(*(matrix / scale).ravel().tolist())
+    shot.inverse = wp.mat33(*(matrix.T / scale**2).ravel().tolist())
+    shot.scale, shot.ground = scale, scene.ground_height
+    place, target = scene.spots[spot]
+    shot.spot = wp.vec3(*place)
+    aim = np.subtract(target, place)
     shot.aim = wp.vec3(*(aim / np.linalg.norm(aim)).tolist())
     shot.object_color = wp.vec3(*scene.object_color)
     shot.spot_color = wp.vec3(*scene.spot_color)
@@ -421,14 +587,14 @@ def render(
         raise UsageError(f"unknown dtype {dtype!r}: expected uint8 or float32")
     raw = check_raw_latents(raw_latents)
     preset = load_preset(preset) if isinstance(preset, str) else preset
+    preset.require_ten_columns(_ROWS)
     preset.require_fixed(raw, "raw latents")
     latents = preset.to_scene(raw)
     engine = DirectEngine(
         preset, get_quality(quality, "direct"), resolution=resolution, device=device, seed=seed
     )
-    if preset.shape not in SHAPES:
-        for text in engine.mesh.warnings():
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+    for text in engine.mesh_warnings():
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
     shape = (len(latents), resolution, resolution, 3)
     kind = wp.uint8 if dtype == "uint8" else wp.float32
     try:
@@ -491,6 +657,7 @@ def jacobian(
         raise UsageError(f"step must lie in (0, 0.5], found {step}")
     raw = check_raw_latents(raw_latents)
     preset = load_preset(preset) if isinstance(preset, str) else preset
+    preset.require_ten_columns(_ROWS)
     preset.require_fixed(raw, "raw latents")
     count = raw.shape[1]
     ends = np.repeat(raw[:, None, None], 2, axis=1).repeat(count, axis=2)  # (N, 2, 10, 10)

@@ -66,6 +66,21 @@ class Samples:
 
 
 @wp.struct
+class Part:
+    """One of several objects that are one mesh, which is in the scene's coordinates."""
+
+    location: wp.vec3
+    rotation: wp.mat33
+    inverse: wp.mat33  # from directions of the scene to the object's own
+    centre: wp.vec3  # of the bounding box, and its sides: for the metal's tangents
+    sides: wp.vec3
+    color: wp.vec3
+    material: int
+    middle: wp.vec3  # of a sphere around the object, in the scene
+    radius: float
+
+
+@wp.struct
 class Body:
     """The object: its mesh, what is needed for its normals, and its material."""
 
@@ -73,6 +88,8 @@ class Body:
     material: int
     centre: wp.vec3  # of the bounding box, and its sides: for the metal's tangents
     sides: wp.vec3
+    parts: wp.array(dtype=Part)  # empty where there is one object
+    part_of: wp.array(dtype=int)  # of each triangle
 
 
 @wp.kernel(enable_backward=False)
@@ -416,8 +433,18 @@ def weight_of(light: int, way: wp.vec3) -> float:
 
 
 @wp.func
-def may_be_shaded(light: int, lamps: Lamps, shot: Shot, view: View, i: int, j: int) -> bool:
-    """Whether the object's sphere comes near the ways from a pixel's ground to a light."""
+def comes_near(p: wp.vec3, way: wp.vec3, squared: float, centre: wp.vec3, reach: float) -> bool:
+    """Whether a way from p, of that squared length, comes within reach of a point."""
+    c = centre - p
+    t = wp.clamp(wp.dot(c, way) / squared, 0.0, 1.0)
+    return wp.length(c - t * way) <= reach
+
+
+@wp.func
+def may_be_shaded(
+    body: Body, light: int, lamps: Lamps, shot: Shot, view: View, i: int, j: int
+) -> bool:
+    """Whether an object's sphere comes near the ways from a pixel's ground to a light."""
     row = float(i) + 0.5
     column = float(j) + 0.5
     p = ground_point(view, shot, row, column)
@@ -435,9 +462,14 @@ def may_be_shaded(light: int, lamps: Lamps, shot: Shot, view: View, i: int, j: i
     squared = wp.dot(way, way)
     if squared <= 0.0:
         return False
-    c = shot.centre - p
-    t = wp.clamp(wp.dot(c, way) / squared, 0.0, 1.0)
-    return wp.length(c - t * way) <= shot.radius + width + margin
+    if body.parts.shape[0] == 0:
+        return comes_near(p, way, squared, shot.centre, shot.radius + width + margin)
+    near = bool(False)
+    for k in range(body.parts.shape[0]):
+        part = body.parts[k]
+        if comes_near(p, way, squared, part.middle, part.radius + width + margin):
+            near = True
+    return near
 
 
 @wp.func
@@ -536,7 +568,7 @@ def look_at_ground_kernel(
     bits = 0
     first = place_in_tile(i, j) * most
     for light in range(3):
-        if may_be_shaded(light, lamps, shot, view, i, j):
+        if may_be_shaded(body, light, lamps, shot, view, i, j):
             seen = seen_share(light, body, lamps, shot, view, samples, i, j, first, count, own)
             share[light] = seen[0]
             if seen[1] > 0.0 and seen[1] < 0.99999:
@@ -688,7 +720,7 @@ def compose_ground_kernel(
 
 @wp.func
 def first_hit(body: Body, shot: Shot, eye: wp.vec3, d: wp.vec3) -> wp.MeshQueryRay:
-    """The point at which a camera ray meets the object, above the ground."""
+    """The point at which a camera ray meets an object, above the ground."""
     reach = float(1.0e4)
     if d[2] < -1.0e-4:
         reach = (shot.ground - eye[2]) / d[2]
@@ -696,14 +728,27 @@ def first_hit(body: Body, shot: Shot, eye: wp.vec3, d: wp.vec3) -> wp.MeshQueryR
 
 
 @wp.func
-def near_object(view: View, shot: Shot, i: int, j: int) -> bool:
-    """Whether a ray of a pixel may meet the object's sphere."""
+def near_sphere(view: View, centre: wp.vec3, radius: float, i: int, j: int) -> bool:
+    """Whether a ray of a pixel may meet a sphere."""
     d = camera_ray(view, float(i) + 0.5, float(j) + 0.5)
-    c = shot.centre - wp.vec3(view.camera, 0.0, view.camera)
+    c = centre - wp.vec3(view.camera, 0.0, view.camera)
     t = wp.dot(c, d) / wp.dot(d, d)
     # Two pixels' width: the filter reaches 1.5 out, and the neighbours look here.
-    margin = 4.0 * view.width * view.zoom / float(view.side) * (wp.abs(t) + shot.radius)
-    return wp.length(c - t * d) <= shot.radius + margin
+    margin = 4.0 * view.width * view.zoom / float(view.side) * (wp.abs(t) + radius)
+    return wp.length(c - t * d) <= radius + margin
+
+
+@wp.func
+def near_object(body: Body, view: View, shot: Shot, i: int, j: int) -> bool:
+    """Whether a ray of a pixel may meet an object's sphere."""
+    if body.parts.shape[0] == 0:
+        return near_sphere(view, shot.centre, shot.radius, i, j)
+    near = bool(False)
+    for k in range(body.parts.shape[0]):
+        part = body.parts[k]
+        if near_sphere(view, part.middle, part.radius, i, j):
+            near = True
+    return near
 
 
 @wp.func
@@ -737,12 +782,21 @@ def object_sample(
         point.face = -point.face
         point.n = -point.n
     point.mix = integrand.rubber_mix(wp.dot(point.n, point.v), back)
-    local = to_object(shot, point.p) - body.centre
-    point.tangent = shot.rotation * wp.vec3(
-        -local[1] / body.sides[1], local[0] / body.sides[0], 0.0
-    )
-    point.color = shot.object_color
-    point.material = body.material
+    if body.parts.shape[0] == 0:
+        local = to_object(shot, point.p) - body.centre
+        point.tangent = shot.rotation * wp.vec3(
+            -local[1] / body.sides[1], local[0] / body.sides[0], 0.0
+        )
+        point.color = shot.object_color
+        point.material = body.material
+    else:
+        part = body.parts[body.part_of[hit.face]]
+        inside = part.inverse * (point.p - part.location) - part.centre
+        point.tangent = part.rotation * wp.vec3(
+            -inside[1] / part.sides[1], inside[0] / part.sides[0], 0.0
+        )
+        point.color = part.color
+        point.material = part.material
     light = lit(body, lamps, shot, point, samples, index, own)
     return wp.vec4(light[0], light[1], light[2], 1.0)
 
@@ -771,7 +825,7 @@ def look_at_object_kernel(
     """
     b, i, j = wp.tid()
     shot = shots[b]
-    if not near_object(view, shot, i, j):
+    if not near_object(body, view, shot, i, j):
         out[b, i, j] = wp.vec4(0.0)
         spread[b, i, j] = 0.0
         counts[b, i, j] = 0
@@ -862,6 +916,29 @@ def compose_kernel(layer: wp.array(dtype=wp.vec4, ndim=3), image: wp.array(dtype
     b, i, j = wp.tid()
     over = layer[b, i, j]
     image[b, i, j] = wp.vec3(over[0], over[1], over[2]) + (1.0 - over[3]) * image[b, i, j]
+
+
+@wp.kernel(enable_backward=False)
+def add_ground_kernel(
+    more: wp.array(dtype=wp.vec3, ndim=3), image: wp.array(dtype=wp.vec3, ndim=3)
+):
+    """Add the ground's light of another spotlight: (B, H, W)."""
+    b, i, j = wp.tid()
+    image[b, i, j] = image[b, i, j] + more[b, i, j]
+
+
+@wp.kernel(enable_backward=False)
+def add_object_kernel(
+    more: wp.array(dtype=wp.vec4, ndim=3),
+    more_counts: wp.array(dtype=int, ndim=3),
+    layer: wp.array(dtype=wp.vec4, ndim=3),
+    counts: wp.array(dtype=int, ndim=3),
+):
+    """Add the objects' light of another spotlight; what they cover stays: (B, H, W)."""
+    b, i, j = wp.tid()
+    light = more[b, i, j]
+    layer[b, i, j] = layer[b, i, j] + wp.vec4(light[0], light[1], light[2], 0.0)
+    counts[b, i, j] = wp.max(counts[b, i, j], more_counts[b, i, j])
 
 
 @wp.kernel(enable_backward=False)

@@ -30,7 +30,9 @@ def engine():
 def shots(engine, raw):
     builder = SceneBuilder(engine._builder.preset)
     scenes = [builder.build(row) for row in engine._builder.preset.to_scene(raw)]
-    return wp.array([_shot(s, engine._sphere) for s in scenes], dtype=kernels.Shot, device="cpu")
+    return wp.array(
+        [_shot(s, engine._solid().sphere) for s in scenes], dtype=kernels.Shot, device="cpu"
+    )
 
 
 # --- Points ---
@@ -110,13 +112,13 @@ def _left_out(
     found = wp.vec4(0.0)
     skipped = wp.vec4(0.0)
     for light in range(3):
-        if not kernels.may_be_shaded(light, lamps, shot, view, i, j):
+        if not kernels.may_be_shaded(body, light, lamps, shot, view, i, j):
             share = kernels.seen_share(
                 light, body, lamps, shot, view, samples, i, j, 0, 64, wp.uint32(b)
             )
             found[light] = 1.0 - share[1]
             skipped[light] = 1.0
-    if not kernels.near_object(view, shot, i, j):
+    if not kernels.near_object(body, view, shot, i, j):
         skipped[3] = 1.0
         for s in range(64):
             x = kernels.object_sample(
@@ -138,7 +140,8 @@ def test_what_is_not_looked_at_has_neither_shadow_nor_object(engine):
     for view in (engine._fine, engine._shadows):
         shape = (len(raw), view.side, view.side)
         out, tested = (wp.empty(shape, dtype=wp.vec4, device="cpu") for _ in range(2))
-        inputs = [engine._body, engine._lamps, view, engine._samples, engine._normals, scenes]
+        solid = engine._solid()
+        inputs = [solid.body, engine._lamps, view, engine._samples, solid.tree.normals, scenes]
         wp.launch(_left_out, shape, inputs=inputs, outputs=[out, tested], device="cpu")
         found, skipped = out.numpy().reshape(-1, 4), tested.numpy().reshape(-1, 4)
         assert found.max() < 1e-5  # of sums of weights

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,10 @@ Values = Mapping[str, Float64]
 
 _LONGEST = 300  # characters
 _LARGEST = 1e12  # of a number that is written in an expression
+#: What the text may consist of: plain numbers, names and signs. Python's parser reads more.
+_TOKENS = re.compile(
+    r"(?:\s|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![\w.])|[^\W\d]\w*(?!\w)|[-+*/(),])*"
+)
 
 
 def circular_mean(first: Float64, second: Float64) -> Float64:
@@ -119,6 +124,8 @@ def _parse(text: str) -> ast.expr:
     if len(text) > _LONGEST:
         raise Misfit(f"an expression has at most {_LONGEST} characters, found {len(text)}")
     try:
+        if not _TOKENS.fullmatch(text):
+            raise ValueError(text)
         tree = ast.parse(text.strip(), mode="eval").body
         _check(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

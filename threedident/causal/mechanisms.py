@@ -20,7 +20,7 @@ from threedident.errors import UsageError
 
 Float64 = npt.NDArray[np.float64]
 
-_SLACK = 1e-9  # of a range, by which rounding may leave it
+_SLACK = 1e-6  # of a range's ends, by which float32 numbers may leave it that are computed with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +61,9 @@ class Domain:
         if self.kind == "circular":
             turned = self.low + (values - self.low) % self.width
             rounded = turned.astype(np.float32).astype(np.float64)
-            return np.where(rounded >= np.float32(self.high), np.float64(self.low), rounded)
-        slack = _SLACK * max(self.width, 1.0)
+            low = np.float64(np.float32(self.low))
+            return np.where(rounded >= np.float32(self.high), low, rounded)
+        slack = _SLACK * max(abs(self.low), abs(self.high))
         outside = (values < self.low - slack) | (values > self.high + slack)
         if outside.any():
             raise UsageError(

@@ -278,9 +278,9 @@ class CausalModel:
     def scene_rows(self, variables: npt.ArrayLike) -> Float32:
         """The rows (N, W) that engines render, of variables (N, D): see `Preset.columns`."""
         values = np.asarray(variables, np.float64)
-        rows = np.zeros((len(values), len(scene_columns(self.preset))), np.float32)
+        rows = np.zeros((len(values), len(self.preset.columns)), np.float32)
         rows[:, :NUM_FACTORS] = self.preset.to_scene(self.raw_latents(values))
-        for place, name in enumerate(scene_columns(self.preset)[NUM_FACTORS:], NUM_FACTORS):
+        for place, name in enumerate(self.preset.columns[NUM_FACTORS:], NUM_FACTORS):
             for column, variable in enumerate(self.variables):
                 if variable.renders == name:
                     rows[:, place] = self._extra(variable, values[:, column])
@@ -351,11 +351,6 @@ class CausalModel:
             "views": _tables(self.views),
             "interventions": self.interventions.as_dict(),
         }
-
-
-def scene_columns(preset: Preset) -> tuple[str, ...]:
-    """The columns of a preset's scene rows."""
-    return getattr(preset, "columns", FACTOR_NAMES)
 
 
 def _tables(laws: Mapping[str, Mechanisms]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from threedident import plain_data
@@ -22,7 +21,6 @@ from threedident.causal.model import (
     Variable,
     base_column,
     order,
-    scene_columns,
 )
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
@@ -75,7 +73,7 @@ def _parse(data: Mapping[str, Any], source: str) -> CausalModel:
     variables = tuple(_variable(tables[key], domains[key], domains, preset) for key in tables)
     preset = _rendered(preset, variables)
     drawn = {variable.name: variable.mechanism for variable in variables}
-    environments = {}
+    environments: dict[str, Mechanisms] = {}
     for key, law in _named(data, "environments", (OBSERVED, INDEPENDENT)).items():
         environments[key] = parse_interventions(law, f"environments.{key}", domains, drawn)
     views = {
@@ -87,8 +85,8 @@ def _parse(data: Mapping[str, Any], source: str) -> CausalModel:
         sources=plain_data.text(data.get("sources", ""), "sources"),
         preset=preset,
         variables=variables,
-        environments=MappingProxyType(environments),
-        views=MappingProxyType(views),
+        environments=environments,
+        views=views,
         interventions=_interventions(data.get("interventions", {}), variables),
     )
 
@@ -144,7 +142,7 @@ def _variable(
     where = f"variables.{domain.name}"
     names = ("kind", "range", "values", "renders", "scene", "status", "note")
     plain_data.refuse_unknown(data, (*names, "mechanism", "transition"), where)
-    columns = scene_columns(preset)
+    columns = preset.columns
     default = domain.name if domain.name in columns else ""
     renders = plain_data.text(data.get("renders", default), f"{where}.renders")
     if renders and renders not in columns:
@@ -262,16 +260,14 @@ def parse_interventions(
             replaced[name] = Shift(by, mechanisms[name])
         else:
             replaced[name] = parse_mechanism(value, f"{where}.{name}", domain, domains)
-    return MappingProxyType(replaced)
+    return replaced
 
 
 def _view(data: Any, where: str, domains: Mapping[str, Domain]) -> Mechanisms:
-    return MappingProxyType(
-        {
-            name: parse_mechanism(value, f"{where}.{name}", _known(name, where, domains), domains)
-            for name, value in plain_data.table(data, where, "variables").items()
-        }
-    )
+    return {
+        name: parse_mechanism(value, f"{where}.{name}", _known(name, where, domains), domains)
+        for name, value in plain_data.table(data, where, "variables").items()
+    }
 
 
 def _known(name: str, where: str, domains: Mapping[str, Domain]) -> Domain:

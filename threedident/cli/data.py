@@ -371,10 +371,17 @@ def _say_written(out: Path, count: int, wanted: int | None, split: str | None = 
 @click.option(
     "--to",
     "form",
-    type=click.Choice(["published", "shards", "webdataset", "parquet"]),
+    type=click.Choice(
+        [
+            *("published", "shards", "webdataset", "parquet"),
+            *("causal3dident", "multimodal3dident", "3didentbox", "temporal-causal3dident"),
+        ]
+    ),
     required=True,
     help="published: images/*.png, raw_latents.npy, latents.npy. shards: a dataset directory. "
-    "webdataset: tar files. parquet: Parquet with image bytes, as Hugging Face datasets has it.",
+    "webdataset: tar files. parquet: Parquet with image bytes, as Hugging Face datasets has it. "
+    "The others: the layouts of 3DIdent's family, as published, for datasets that have their "
+    "variables.",
 )
 @click.option(
     "--split",
@@ -407,7 +414,7 @@ def convert(
     Example:
       3dident convert data/3dident --to webdataset --out data/webdataset
     """
-    from threedident.datasets.formats import find_form, open_dataset
+    from threedident.datasets.formats import open_dataset, splits_of
     from threedident.datasets.formats.convert import convert as write
     from threedident.datasets.formats.export import split_of
     from threedident.datasets.formats.export_record import records
@@ -415,7 +422,7 @@ def convert(
     if out.resolve() == dataset.resolve():
         raise UsageError("--out must be another directory than the dataset's")
     exports = form in ("webdataset", "parquet")
-    several = find_form(dataset) == "export" and len(records(dataset)) > 1
+    several = len(splits_of(dataset)) > 1
     takes = {"--shard-size"} if exports else set()
     takes |= {"--split"} if exports or several else set()
     takes |= {"--compression", "--shard-size"} if form == "shards" else set()
