@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.evaluate.metrics._arrays import standardised, varying
+from threedident.evaluate.metrics._kinds import Kind, Points
 from threedident.evaluate.metrics._linear_fit import fit_linear, splits, standardised_residual
 
 Array = npt.NDArray[Any]
