@@ -26,11 +26,14 @@ import sys
 import tempfile
 import time
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE))  # what is imported next is a module beside this one
+
+from where import commit, processor, versions  # noqa: E402
+
 ROOT = HERE.parent
 ROOMS = ("render", "datasets", "evaluate", "baselines")
 
@@ -72,21 +75,7 @@ def gpu() -> dict[str, Any] | None:
         return None
 
 
-def processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-        return re.search(r"^model name\s*: (.*)$", text, re.M)[1]  # type: ignore[index]
-    except (OSError, TypeError):
-        return platform.processor() or platform.machine()
-
-
 def machine(rehearse: bool) -> dict[str, Any]:
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "gpu": None if rehearse else gpu(),
@@ -94,25 +83,8 @@ def machine(rehearse: bool) -> dict[str, Any]:
         "cores": len(affinity(0)) if affinity else os.cpu_count(),
         "system": platform.system(),
         "python": platform.python_version(),
-        "packages": versions,
+        "packages": versions(PACKAGES),
     }
-
-
-def commit() -> str:
-    """Of the checkout, and whether it has been changed since; the results do not count."""
-
-    def git(*words: str) -> subprocess.CompletedProcess[str]:
-        words = ("git", "-C", str(ROOT), *words)
-        return subprocess.run(words, capture_output=True, text=True, check=False)
-
-    try:
-        head = git("rev-parse", "--short=10", "HEAD")
-        changed = git("diff", "--quiet", "HEAD", "--", ":/", ":!/benchmarks/results").returncode
-    except OSError:
-        return "unknown"
-    if head.returncode:
-        return "unknown"
-    return head.stdout.strip() + (" with changes" if changed else "")
 
 
 def environment() -> dict[str, str]:

@@ -23,13 +23,11 @@ import multiprocessing
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,8 @@ from threedident.system import processor_name
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE))  # the benchmarks are modules beside this one
+
+from where import commit, versions  # noqa: E402
 
 Contender = Callable[[], float | tuple[float, str]]
 Case = tuple[str, str, int, dict[str, Contender]]
@@ -60,37 +60,14 @@ PACKAGES = (
 
 
 def machine() -> dict[str, Any]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
     return {
         "processor": processor_name(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "system": platform.system(),
         "python": platform.python_version(),
-        "packages": found,
+        "packages": versions(PACKAGES),
     }
-
-
-def commit() -> str:
-    """Of the checkout, and whether it has been changed since; the results do not count."""
-
-    def git(*words: str) -> subprocess.CompletedProcess[str]:
-        words = ("git", "-C", str(HERE), *words)
-        return subprocess.run(words, capture_output=True, text=True, check=False)
-
-    try:
-        found = git("rev-parse", "--short=10", "HEAD")
-        changed = git("diff", "--quiet", "HEAD", "--", ":/", ":!/benchmarks/results").returncode
-    except FileNotFoundError:
-        return "unknown"
-    if found.returncode:
-        return "unknown"
-    return found.stdout.strip() + (" with changes" if changed else "")
 
 
 def rows(case: Case) -> list[dict[str, Any]]:

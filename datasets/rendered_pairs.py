@@ -21,7 +21,7 @@ from threedident.factors import FACTOR_NAMES
 from threedident.presets import Preset, load_preset
 from threedident.render.engine import create_engine
 from threedident.render.executors.processes import ChildProcess, wait_for_close
-from threedident.render.mesh import get_mesh
+from threedident.render.scene import SceneBuilder
 from threedident.render.settings import EngineSettings
 from threedident.system import usable_processors
 
@@ -317,12 +317,13 @@ def _too_large(count: int, side: int, place: torch.device) -> UsageError:
 
 
 def _check_shape(preset: Preset) -> None:
-    """Check here that a preset's mesh can be used, before a render process fails on it.
+    """Check here that a preset's meshes can be used, before a render process fails on them.
 
     Raises:
-        UsageError: the mesh cannot be read, or does not fit.
+        UsageError: a mesh cannot be read or does not fit, or the ten factors do not say all.
     """
-    get_mesh(preset.shape)
+    preset.require_ten_columns("pairs are rendered of presets without those")
+    SceneBuilder(preset)
 
 
 def _serve(pipe: Connection, settings: EngineSettings) -> None:

@@ -543,15 +543,15 @@ def _light_views(
     """Make a view of some objects under each light alone."""
     views = {}
     # Every spotlight has the samples of one.
-    samples = [*samples, *samples[2:] * (len(engine._lights) - len(samples))]
+    counts = [*samples, *[samples[2]] * (len(engine._lights) - len(samples))]
     # The lights share one sequence of sample points, so that together they cover a pixel
     # evenly; the spotlight, which has most of them, comes first.
     taken = 0
-    order = sorted(zip(engine._lights, samples, strict=True), key=lambda x: -x[1])
+    order = sorted(zip(engine._lights, counts, strict=True), key=lambda x: -x[1])
     for light, count in order:
         lamp = engine._lights[light]
         view = engine.new_view(f"{kind}-{light}", [*things, lamp], grid, count, **options)
-        view.take_samples(taken, count, sum(samples))
+        view.take_samples(taken, count, sum(counts))
         taken += count
         views[light] = view
     return views

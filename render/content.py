@@ -19,7 +19,6 @@ from threedident.errors import UsageError
 from threedident.latents import latents_digest, sample_raw_latents
 from threedident.presets import Preset
 from threedident.render.image_regions import enclosing_points
-from threedident.render.mesh import SHAPES, get_mesh
 from threedident.render.scene import CAMERA, SceneBuilder
 from threedident.render.settings import EngineSettings
 from threedident.storage.directory import DatasetDir
@@ -60,17 +59,20 @@ class Content:
 
         Args:
             dataset: a dataset that was rendered.
-            shape: the mesh file, where the dataset's object is one: it does not hold that file.
+            shape: the mesh file, where the dataset's object is one, or the folder of its mesh
+                files, where it has a shape table: it does not hold those files.
 
         Raises:
-            UsageError: it was imported, or the mesh file is missing, or is not wanted.
+            UsageError: it was imported, or a mesh file is missing, or is not wanted.
             DatasetError: its given latents are damaged.
         """
         root, manifest = dataset.root, dataset.manifest
         preset = manifest.preset
         if preset is None:
             raise UsageError(f"{root} was imported: what rendered it is not known")
-        if preset.shape not in SHAPES:
+        if preset.shape_table:
+            preset = _with_meshes(preset, root, shape)
+        elif preset.mesh_files:
             if shape is None:
                 raise UsageError(
                     f"the object of {root} is the mesh file {preset.shape}, which the dataset "
@@ -78,7 +80,8 @@ class Content:
                 )
             preset = preset.changed(shape=shape)
         elif shape is not None:
-            raise UsageError(f"the object of {root} is a {preset.shape}: leave out --shape")
+            names = " or ".join(preset.drawn_shapes)
+            raise UsageError(f"the object of {root} is a {names}: leave out --shape")
         process = manifest.pair_process
         seed, split = manifest.settings["seed"], manifest.settings["split"]
         return cls(
@@ -129,8 +132,8 @@ class Content:
         return about
 
     def mesh_warnings(self) -> list[str]:
-        """List what is unusual about the object's mesh file; empty for a built-in shape."""
-        return [] if self.preset.shape in SHAPES else get_mesh(self.preset.shape).warnings()
+        """List what is unusual about the user's own mesh files; empty for built-in shapes."""
+        return SceneBuilder(self.preset).mesh_warnings() if self.preset.mesh_files else []
 
     def held_warning(self) -> str | None:
         """Word a warning where shifted variables end at their ranges' ends; None elsewhere."""
@@ -145,33 +148,72 @@ class Content:
             'the range, as by { kind = "uniform", low = -1.0, high = 0.8 } in the model\'s file'
         )
 
-    def frame_warning(self) -> str | None:
-        """Word a warning where the object is out of sight in many images; None where it is not."""
-        raw = self.given
+    def _some_rows(self) -> npt.NDArray[np.float32]:
+        """The scene rows, (N, W), of some of the images."""
         if self.sampling is not None:
             count = _LOOKED_AT * self.sampling.frames
             numbers = range(0, count, max(1, count // _LOOKED_AT))
             draws = self.sampling.draw(numbers, seed=self.seed, split=self.split)
-            return self._frame_warning(self.sampling.model.scene_rows(draws.variables))
+            return self.sampling.model.scene_rows(draws.variables)
+        raw = self.given
         if raw is None:
             raw = sample_raw_latents(range(_LOOKED_AT), seed=self.seed, split=self.split)
             raw = self.preset.hold_fixed(raw)
-        return self._frame_warning(self.preset.to_scene(raw[:: max(1, len(raw) // _LOOKED_AT)]))
+        return self.preset.to_scene(raw[:: max(1, len(raw) // _LOOKED_AT)])
 
-    def _frame_warning(self, rows: npt.NDArray[np.float32]) -> str | None:
-        """The warning for the scenes of some rows, (N, W)."""
+    def frame_warning(self) -> str | None:
+        """Word a warning where an object is out of sight in many images; None where it is not."""
+        rows = self._some_rows()
         builder = SceneBuilder(self.preset)
-        points = enclosing_points(builder.mesh.vertices)
-        missed = [CAMERA.misses(builder.build(row).place(points)) for row in rows]
+        points = [enclosing_points(mesh.vertices) for mesh in builder.meshes]
+        missed = [
+            any(CAMERA.misses(body.place(points[body.shape])) for body in builder.build(row).bodies)
+            for row in rows
+        ]
         share = float(np.mean(missed))
         if share <= _MAY_MISS:
             return None
         camera = ", ".join(f"{each:g}" for each in CAMERA.location)
+        which = "the object" if self.preset.objects == 1 else "an object"
         return (
-            f"the object is wholly outside the frame in about {share:.0%} of the images (looked "
+            f"{which} is wholly outside the frame in about {share:.0%} of the images (looked "
             f"at: {len(rows)}). The camera stands at ({camera}) m and looks at the origin: choose "
             "smaller ranges of x, y and z, or a smaller scale"
         )
+
+
+def _with_meshes(preset: Preset, root: Path, place: str | None) -> Preset:
+    """A dataset's preset with its mesh files where they lie here.
+
+    Args:
+        preset: the preset, whose shape table has the files' names alone.
+        root: the dataset's directory.
+        place: the folder of the files; of a single one, its own path will do.
+
+    Raises:
+        UsageError: no place is given, or a file is not there.
+    """
+    files = preset.mesh_files
+    if place is None:
+        raise UsageError(
+            f"{root} shows mesh files of your own ({', '.join(files.values())}), which the dataset "
+            "does not hold: add --shape FOLDER, the folder that they lie in"
+        )
+    if len(files) == 1 and not Path(place).is_dir():
+        found = dict.fromkeys(files, Path(place))
+    else:
+        found = {name: Path(place) / Path(file).name for name, file in files.items()}
+    for name, path in found.items():
+        if not path.is_file():
+            raise UsageError(f"the shape {name!r} of {root}: there is no mesh file {path}")
+    table = {
+        name: dataclasses.replace(entry, file=str(found[name]))
+        for name, entry in preset.shape_table.items()
+    }
+    shape = str(found.get(preset.shape, preset.shape))
+    return dataclasses.replace(
+        preset, shape_table=table, shape=preset.shape if preset.shape in table else shape
+    )
 
 
 def dataset_settings(
@@ -196,11 +238,17 @@ def dataset_settings(
     preset = settings.preset.as_dict()
     for key in settings.preset.about():
         del preset[key]
-    mesh = None
-    if preset["shape"] not in SHAPES:
-        # The file's content decides, not where it lies.
-        path = Path(preset["shape"])
-        preset["shape"], mesh = path.name, hashlib.sha256(path.read_bytes()).hexdigest()
+    # The content of mesh files decides, not where they lie.
+    digests = {
+        Path(name).name: hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        for name, file in settings.preset.mesh_files.items()
+    }
+    preset["shape"] = Path(preset["shape"]).name
+    for entry in preset.get("shape_table", {}).values():
+        entry["file"] = Path(entry["file"]).name
+    mesh: Any = next(iter(digests.values()), None)
+    if settings.preset.shape_table:
+        mesh = digests
     latents: dict[str, Any] = {"source": "seed"}
     if given is not None:
         latents = {"source": "file", "count": len(given), "sha256": latents_digest(given)}

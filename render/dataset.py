@@ -98,7 +98,8 @@ def render_dataset(
             ever asked for.
         preset: the generator: a preset, the name of a built-in one, or a .toml file.
         shape: the object in place of the preset's: a built-in shape or a mesh file. With
-            `extend`: the mesh file of a dataset whose object is one.
+            `extend`: the mesh file of a dataset whose object is one, or the folder of its mesh
+            files, where its preset has a shape table.
         material: the object's material in place of the preset's.
         fixed: factors to hold, and their raw values in [-1, 1].
         split: the split that the latents are drawn for: train, val or test.
@@ -284,7 +285,7 @@ def first_lines(
     slow = (
         settings.engine == "cycles"
         and settings.device == "cpu"  # all that it was measured on
-        and settings.preset.material != "crystal"
+        and "crystal" not in settings.preset.drawn_materials
     )
     engine, again = "engine='direct'", "started again, it continues"
     if typed:

@@ -77,6 +77,7 @@ def measure(
     shard_size: int,
     compression: str,
     per_worker: int | None = None,
+    rows: npt.NDArray[np.float32] | None = None,
 ) -> Measured:
     """Render images with all workers at once, and write one shard that is removed again.
 
@@ -89,12 +90,14 @@ def measure(
         compression: the compression of that shard.
         per_worker: the images of each worker, unless 30 s are over; None: twice what it is
             handed at once.
+        rows: the scene rows (N, W) of the same images. None: those of the raw latents, where the
+            ten factors say all of a scene.
 
     Raises:
         RenderError: an image could not be rendered.
         DatasetError: the disk is full or cannot be written to.
     """
-    latents = settings.preset.to_scene(raw_latents)
+    latents = settings.preset.to_scene(raw_latents) if rows is None else rows
     images: list[Array] = []
     later: list[float] = []
     first: dict[int, float] = {}
@@ -129,11 +132,12 @@ def measure(
         starts = list(pool.starts)
     seconds = np.array(later)
     start = float(np.mean(starts) + np.mean(list(first.values())) - seconds.mean())
-    rows = np.arange(shard_size) % len(latents)
+    chosen = np.arange(shard_size) % len(latents)
     write, size = _write_one(
         settings,
         np.stack([images[i % len(images)] for i in range(shard_size)]),
-        raw_latents[rows],
+        raw_latents[chosen],
+        latents[chosen],
         folder=folder,
         compression=compression,
     )
@@ -144,12 +148,12 @@ def _write_one(
     settings: EngineSettings,
     images: npt.NDArray[np.uint8],
     raw: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.float32],
     *,
     folder: Path,
     compression: str,
 ) -> tuple[float, int]:
     """Write a shard and remove it again; the seconds that it took, and its bytes."""
-    latents = settings.preset.to_scene(raw)
     with (
         explaining_write_errors(folder),
         tempfile.TemporaryDirectory(prefix=".3dident-estimate-", dir=folder) as scratch,
@@ -160,8 +164,8 @@ def _write_one(
             Interval(0, len(images)),
             images=images,
             raw_latents=raw,
-            latents=latents,
-            sums=ImageSums.of(images, SceneBuilder(settings.preset).share_in_frame(latents)),
+            latents=settings.preset.to_scene(raw),
+            sums=ImageSums.of(images, SceneBuilder(settings.preset).share_in_frame(rows)),
             fingerprint="",
             provenance={},
             compression=compression,

@@ -53,6 +53,9 @@ def render_images(
     raw = check_raw_latents(raw_latents)
     if not isinstance(preset, Preset):
         preset = load_preset(preset)
+    preset.require_ten_columns(
+        "render scene rows, as Preset.columns names them, with an engine's render_batch"
+    )
     preset.require_fixed(raw, "raw latents")
     latents = preset.to_scene(raw)
     EngineSettings(preset, resolution, quality, device, engine)  # refuses before a process starts

@@ -13,7 +13,6 @@ from threedident.datasets.formats.source import Float32, Source, UInt8
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.latents import latents_digest
 from threedident.progress import Progress
-from threedident.render.mesh import SHAPES
 from threedident.render.scene import SceneBuilder
 from threedident.storage.directory import DatasetDir
 from threedident.storage.manifest import Manifest
@@ -224,7 +223,7 @@ def _rows(source: Source, window: slice) -> Float32:
 def _share_in_frame(manifest: Manifest | None, scene: Float32) -> npt.NDArray[np.float64]:
     """The share of the object that lies in the frame, (N,); NaN where the object is not known."""
     preset = manifest.preset if manifest else None
-    if preset is not None and preset.shape in SHAPES:
+    if preset is not None and not preset.mesh_files:
         with contextlib.suppress(ThreeDIdentError):
             return np.asarray(SceneBuilder(preset).share_in_frame(scene))
     return np.full(len(scene), np.nan)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from threedident.datasets.formats.export_record import Split
 from threedident.factors import FACTORS, NUM_FACTORS
-from threedident.render.mesh import SHAPES
 from threedident.storage.manifest import Manifest
 from threedident.version import toolkit_version
 
@@ -46,7 +44,7 @@ def _digest(text: str) -> str:
 def _is_ours(splits: Sequence[Split]) -> bool:
     """Check that this toolkit rendered everything, from its own shapes alone."""
     presets = [split.manifest.preset if split.manifest else None for split in splits]
-    return all(preset is not None and preset.shape in SHAPES for preset in presets)
+    return all(preset is not None and not preset.mesh_files for preset in presets)
 
 
 def _size(count: int) -> str:
@@ -89,10 +87,9 @@ def _summary(splits: Sequence[Split]) -> str:
     preset = first.manifest.preset if first.manifest else None
     what = ""
     if preset:
-        shape = preset.shape if preset.shape in SHAPES else Path(preset.shape).name
         what = (
             f" Rendered anew with the preset `{preset.name}` ({preset.description.rstrip('.')}): "
-            f"shape {shape}, material {preset.material}, hue {preset.hue}."
+            f"{preset.about_objects(shape='shape ', material='material ')}, hue {preset.hue}."
         )
     return (
         f"# 3DIdent\n\n{total} RGB images of {first.width} x {first.height} pixels, each with the "

@@ -15,6 +15,7 @@ from threedident.datasets.formats.family import TITLES, FamilySource
 from threedident.datasets.formats.hdf5 import extend_command
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
+from threedident.presets import parse_preset
 from threedident.storage.directory import WANTED, DatasetDir
 from threedident.storage.manifest import Manifest
 from threedident.storage.shard_plan import Interval, gaps, name_stretches
@@ -172,8 +173,8 @@ def how_to_complete(about: Mapping[str, Any]) -> str:
             "complete the dataset directory it was written from, and write it again; or turn it "
             "into shards (`3dident convert --to shards`) and go on with `3dident render --extend`"
         )
-    shape = settings["preset"]["shape"]
-    return f"to complete it: {extend_command(about['dataset'], shape, about['wanted'])}"
+    preset = parse_preset(settings["preset"], about["dataset"])
+    return f"to complete it: {extend_command(about['dataset'], preset, about['wanted'])}"
 
 
 def lines(about: Mapping[str, Any]) -> list[str]:
@@ -205,10 +206,8 @@ def lines(about: Mapping[str, Any]) -> list[str]:
         return [*text, *(_family_lines(about["family"]) if about["family"] else ())]
     preset, engine, latents = settings["preset"], settings["engine"], settings["latents"]
     model = about["model"]
-    shape = ", ".join(preset.get("shapes", ())) or preset["shape"]
-    material = ", ".join(preset.get("materials", ())) or preset["material"]
-    kind = "preset" if model is None else "model "
-    text.append(f"{kind}     {preset['name']}: {shape}, {material}, hue {preset['hue']}")
+    scene, kind = parse_preset(preset, name), "preset" if model is None else "model "
+    text.append(f"{kind}     {scene.name}: {scene.about_objects()}, hue {scene.hue}")
     seeded = f"{settings['split']} split, seed {settings['seed']}"
     text.append(f"latents    {'given in a file' if latents['source'] == 'file' else seeded}")
     if latents["source"] == "pairs":

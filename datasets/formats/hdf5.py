@@ -29,8 +29,8 @@ from threedident.datasets.formats.checks import (
 from threedident.datasets.formats.source import WRONG_SHAPE, Float32, Origin, Source, UInt8
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
+from threedident.presets import Preset
 from threedident.progress import Progress
-from threedident.render.mesh import SHAPES
 from threedident.storage.atomic_files import (
     check_space,
     explaining_write_errors,
@@ -125,18 +125,20 @@ def _cure(dataset: DatasetDir) -> str:
     wanted = None
     with contextlib.suppress(DatasetError):  # the command says what is wrong with the record
         wanted = dataset.wanted()
-    return f"run `{extend_command(dataset.root, preset.shape, wanted)}`"
+    return f"run `{extend_command(dataset.root, preset, wanted)}`"
 
 
-def extend_command(root: Path | str, shape: str, wanted: int | None) -> str:
+def extend_command(root: Path | str, preset: Preset, wanted: int | None) -> str:
     """The command that renders the images that a dataset directory lacks.
 
     Args:
         root: the directory.
-        shape: the shape of the object.
+        preset: the dataset's preset.
         wanted: the number of images asked for; None where it is not recorded.
     """
-    mesh = "" if shape in SHAPES else " --shape FILE"
+    mesh = ""
+    if preset.mesh_files:
+        mesh = " --shape FOLDER" if preset.shape_table else " --shape FILE"
     count = "" if wanted else " --n N"
     return f"3dident render --extend {shlex.quote(str(root))}{mesh}{count}"
 

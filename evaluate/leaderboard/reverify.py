@@ -22,7 +22,6 @@ from threedident.evaluate.test_set import TestSet
 from threedident.presets import Preset, load_preset, preset_names
 from threedident.render.content import dataset_settings
 from threedident.render.dataset import render_dataset
-from threedident.render.mesh import SHAPES
 from threedident.render.settings import EngineSettings, probe
 from threedident.storage.manifest import read_manifest, settings_fingerprint
 
@@ -232,7 +231,7 @@ def _generator(run: Run, root: Path | None) -> Preset:
         latents = manifest.settings["latents"]["source"] if manifest else "file"
     elif data.preset is not None and _fits_its_name(data):
         preset = load_preset(data.preset)
-    if preset is None or preset.shape not in SHAPES or latents != "seed":
+    if preset is None or preset.mesh_files or latents != "seed":
         raise UsageError(
             f"{run.folder}: what rendered its test set is not known, or is no built-in preset and "
             "shape with latents from a seed. --data TEST, that test set, says what did"

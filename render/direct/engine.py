@@ -187,14 +187,15 @@ class DirectEngine:
 
     def _merged(self, scene: Scene) -> _Solid:
         """All objects of a scene as one, in the scene's coordinates."""
-        points, indices, normals, part_of, parts = [], [], [], [], []
-        for k, thing in enumerate(scene.bodies):
-            shape = self._shape(thing.shape)
-            indices.append(shape.indices + sum(map(len, points)))
-            points.append(thing.place(shape.mesh.vertices))
-            turn = thing.matrix() / thing.scale
-            normals.append(shape.normals @ turn.T)
-            part_of.append(np.full(len(shape.indices) // 3, k, np.int32))
+        shapes = [self._shape(thing.shape) for thing in scene.bodies]
+        turns = [thing.matrix() / thing.scale for thing in scene.bodies]
+        points = [
+            thing.place(shape.mesh.vertices)
+            for thing, shape in zip(scene.bodies, shapes, strict=True)
+        ]
+        offsets = np.cumsum([0, *map(len, points)])
+        parts = []
+        for thing, shape, turn in zip(scene.bodies, shapes, turns, strict=True):
             part = kernels.Part()
             part.location = wp.vec3(*thing.location)
             part.rotation = wp.mat33(*turn.ravel().tolist())
@@ -209,10 +210,15 @@ class DirectEngine:
         vertices = np.concatenate(points)
         low, high = vertices.min(0), vertices.max(0)
         centre = (low + high) / 2
-        tree = _Tree(vertices, np.concatenate(indices), np.concatenate(normals))
+        tree = _Tree(
+            vertices,
+            np.concatenate([s.indices + k for s, k in zip(shapes, offsets, strict=False)]),
+            np.concatenate([s.normals @ t.T for s, t in zip(shapes, turns, strict=True)]),
+        )
+        part_of = np.repeat(np.arange(len(shapes)), [len(s.indices) // 3 for s in shapes])
+        tree.parts = wp.array(parts, dtype=kernels.Part)
+        tree.part_of = wp.array(part_of.astype(np.int32), dtype=int)
         body = tree.body()
-        tree.parts = body.parts = wp.array(parts, dtype=kernels.Part)
-        tree.part_of = body.part_of = wp.array(np.concatenate(part_of), dtype=int)
         radius = float(np.linalg.norm(vertices - centre, axis=1).max())
         return _Solid(tree, body, (centre, radius))
 

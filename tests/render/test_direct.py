@@ -11,6 +11,7 @@ from helpers.commands import SMALL
 from helpers.converged_renders import scene, wholes
 from helpers.references import fidelity, references
 
+from tests.helpers.sample_points import require_net
 from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
@@ -193,15 +194,7 @@ def points_of(count, pair=0, seed=1):
 @pytest.mark.parametrize("pair", [0, 3])
 def test_sample_points_are_a_scrambled_net(seed, pair):
     points = points_of(64, pair, seed)
-    assert (points >= 0).all()
-    assert (points < 1).all()
-    # A (0, 2)-sequence: every 2^k points have one in each of 2^k boxes, of any shape.
-    for k in range(7):
-        for start in range(0, 64, 2**k):
-            some = points[start : start + 2**k]
-            for a in range(k + 1):
-                boxes = np.floor(some * [2**a, 2 ** (k - a)]).astype(int)
-                assert len({tuple(box) for box in boxes}) == 2**k
+    require_net(points)
     assert not np.array_equal(points, points_of(64, pair + 1, seed))
     assert not np.array_equal(points, points_of(64, pair, seed + 1))
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tests.helpers.sample_points import require_net
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.render.quality import get_quality
@@ -55,15 +56,7 @@ def points_of(engine, count, pair, own):
 @pytest.mark.parametrize("pair", [0, 2, 4])
 def test_every_pixels_points_are_a_net(engine, pair, own):
     points = points_of(engine, 64, pair, own)
-    assert (points >= 0).all()
-    assert (points < 1).all()
-    # A (0, 2)-sequence: every 2^k points have one in each of 2^k boxes, of any shape.
-    for k in range(7):
-        for start in range(0, 64, 2**k):
-            some = points[start : start + 2**k]
-            for a in range(k + 1):
-                boxes = np.floor(some * [2**a, 2 ** (k - a)]).astype(int)
-                assert len({tuple(box) for box in boxes}) == 2**k
+    require_net(points)
     assert not np.array_equal(points, points_of(engine, 64, pair, own + 1))
 
 

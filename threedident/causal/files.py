@@ -19,7 +19,7 @@ from threedident.errors import UsageError
 from threedident.plain_data import Misfit, explaining, read_toml, table
 from threedident.presets.files import complete_preset
 
-LARGEST_MODEL = 100_000  # bytes
+LARGEST_MODEL = 30_000  # bytes: dotted keys of that size take 1 GB to parse
 
 #: Tables whose entries are stated anew one by one: at these places, `*` being any name. Any other
 #: table, such as a mechanism, is stated anew as a whole.

@@ -26,6 +26,7 @@ from threedident.plain_data import Misfit
 
 KINDS = ("continuous", "circular", "discrete")
 _LARGEST = 1e6
+_DEEPEST = 8  # tables in tables
 _FOR = {
     "choice": ("discrete",),
     "stay": ("discrete",),
@@ -36,7 +37,7 @@ _FOR = {
 
 
 def parse_mechanism(
-    data: Any, where: str, domain: Domain, domains: Mapping[str, Domain]
+    data: Any, where: str, domain: Domain, domains: Mapping[str, Domain], depth: int = 0
 ) -> Mechanism:
     """Make a mechanism from plain data.
 
@@ -46,10 +47,13 @@ def parse_mechanism(
         where: the name of its field.
         domain: the values of its variable.
         domains: those of all variables, by name.
+        depth: the number of tables in which it lies.
 
     Raises:
         Misfit: a field is unknown, missing, of the wrong type or out of range.
     """
+    if depth > _DEEPEST:
+        raise Misfit(f"{where:.80}...: tables in tables, at most {_DEEPEST} deep, are allowed")
     if not isinstance(data, Mapping):
         return Constant(_constant(data, where, domain, domains))
     kind = plain_data.choice(
@@ -59,7 +63,7 @@ def parse_mechanism(
         raise Misfit(f"{where}: {kind} is no mechanism of a {domain.kind} variable")
     names = [field.name for field in dataclasses.fields(MECHANISMS[kind])]  # type: ignore[arg-type]
     plain_data.refuse_unknown(data, ["kind", *(n for n in names if n != "classes")], where)
-    return _PARSERS[kind](_Fields(data, where, domain, domains))
+    return _PARSERS[kind](_Fields(data, where, domain, domains, depth))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +74,7 @@ class _Fields:
     where: str
     domain: Domain
     domains: Mapping[str, Domain]
+    depth: int
 
     def needed(self, name: str) -> Any:
         return plain_data.needed(self.data, name, self.where)
@@ -91,7 +96,8 @@ class _Fields:
         return share
 
     def mechanism(self, data: Any, place: str) -> Mechanism:
-        return parse_mechanism(data, f"{self.where}.{place}", self.domain, self.domains)
+        where = f"{self.where}.{place}"
+        return parse_mechanism(data, where, self.domain, self.domains, self.depth + 1)
 
 
 def _uniform(fields: _Fields) -> Uniform:

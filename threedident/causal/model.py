@@ -206,7 +206,7 @@ class CausalModel:
 
         Args:
             name: its name, as in the file; or observed (none), or independent (all by uniform
-                ones, but for those that are one number).
+                ones, but for variables that are one number at all times).
 
         Raises:
             UsageError: there is no such environment.
@@ -217,7 +217,8 @@ class CausalModel:
             return {
                 variable.name: Uniform()
                 for variable in self.variables
-                if not (isinstance(variable.mechanism, Constant) and variable.mechanism.is_fixed)
+                if variable.transition is not None
+                or not (isinstance(variable.mechanism, Constant) and variable.mechanism.is_fixed)
             }
         if name not in self.environments:
             raise UsageError(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -55,7 +57,7 @@ def parse_model(data: Mapping[str, Any], source: str) -> CausalModel:
             depend on each other in a circle, or feed what the scene has not.
     """
     with plain_data.explaining(source):
-        model = _parse(data, source)
+        model = _parse(plain_data.table(data, "a model"), source)
     check_model(model, source)
     return model
 
@@ -102,8 +104,11 @@ def _named(data: Mapping[str, Any], key: str, taken: Sequence[str]) -> dict[str,
 
 def _domain(name: str, data: Any) -> Domain:
     where = f"variables.{name}"
-    if not name.isidentifier() or len(name) > _NAME or name == "pi":
-        raise Misfit(f"{where}: a variable's name is made of letters, digits and _")
+    plain = name.isidentifier() and unicodedata.normalize("NFKC", name) == name
+    if not plain or len(name) > _NAME or name == "pi":
+        raise Misfit(f"{where:.80}: a variable's name is made of letters, digits and _")
+    if keyword.iskeyword(name):  # which no expression could name
+        raise Misfit(f"{where}: {name} is a word of Python's: choose another name")
     data = plain_data.table(data, where)
     kind = plain_data.choice(data.get("kind", "continuous"), f"{where}.kind", KINDS)
     if kind == "discrete":
@@ -119,6 +124,13 @@ def _domain(name: str, data: Any) -> Domain:
         )
         if len(set(names)) < len(names):
             raise Misfit(f"{where}.values names a class twice")
+        numbers = {str(number): number for number in range(len(names))}
+        for number, each in enumerate(names):  # else "1" could be a class's number or its name
+            if numbers.get(each, number) != number:
+                raise Misfit(
+                    f"{where}.values: {each!r} is the number of another class: choose names that "
+                    f"are no numbers, as in {f'at {each}'!r}"
+                )
         return Domain(name, kind, 0.0, float(len(names) - 1), names)
     if "values" in data:
         raise Misfit(f'{where}: values are of a discrete variable; add kind = "discrete"')
@@ -308,7 +320,21 @@ def _interventions(data: Any, variables: Sequence[Variable]) -> Interventions:
         parsed.append(tuple(group))
     if targets != "none" and not parsed:
         raise Misfit(f"{where}: no variable has a transition: there is nothing to intervene on")
-    return Interventions(targets, share("probability"), share("observed"), tuple(parsed))
+    probability, observed = share("probability"), share("observed")
+    for field, value, needs in (
+        ("probability", probability, "bernoulli"),
+        ("observed", observed, "single"),
+    ):
+        if value and targets != needs:
+            raise Misfit(f'{where}.{field} is of targets = "{needs}", found targets = "{targets}"')
+    if targets == "bernoulli" and not probability:
+        raise Misfit(f'{where}: targets = "bernoulli" needs a probability > 0')
+    if targets == "bernoulli" and len(parsed) > len(names):
+        raise Misfit(
+            f"{where}.groups: at most as many groups as variables can be hit each by itself, found "
+            f"{len(parsed)} groups of {len(names)} variables"
+        )
+    return Interventions(targets, probability, observed, tuple(parsed))
 
 
 def check_model(model: CausalModel, source: str) -> None:
@@ -324,19 +350,22 @@ def check_model(model: CausalModel, source: str) -> None:
     later = {each.name: each.transition or each.mechanism for each in model.variables}
     _check_law(drawn, f"{source}: variables", "previous", "first")
     _check_law(later, f"{source}: transitions", "first")
-    samplings = {"": Sampling(model)}
+    samplings: dict[str, dict[str, Any]] = {"": {}}
     for name, law in model.environments.items():
         where = f"{source}: environments.{name}"
         _check_law({**drawn, **law}, where, "previous", "first")
         _check_law({**later, **law}, f"{where}, transitions", "first")
-        samplings[f"environments.{name}"] = Sampling(model, environments=(name,))
+        samplings[f"environments.{name}"] = {"environments": (name,)}
+        if model.has_time:
+            samplings[f"environments.{name}, sequences"] = {"environments": (name,), "steps": 8}
     for name, law in model.views.items():
         _check_law(law, f"{source}: views.{name}", "previous")
-        samplings[f"views.{name}"] = Sampling(model, view=name)
+        samplings[f"views.{name}"] = {"view": name}
     if model.has_time:
-        samplings["sequences"] = Sampling(model, steps=8)
-    for place, sampling in samplings.items():
+        samplings["sequences"] = {"steps": 8}
+    for place, options in samplings.items():
         try:
+            sampling = Sampling(model, **options)
             sampling.draw(range(64 * sampling.frames), seed=0, split="train")
         except UsageError as error:
             where = f"{source}: {place}" if place else source

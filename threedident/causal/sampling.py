@@ -109,13 +109,8 @@ class Sampling:
             raise UsageError(f"an environment is named twice: {', '.join(self.environments)}")
         if self.view is not None:
             self.model.view(self.view)
-        for number in range(max(1, len(self.environments))):
-            for name in ("before", "after"):
-                order(
-                    self.model.names,
-                    {**self._drawn(number, counterfactual=name == "after")},
-                    f"model {self.model.name}, with these interventions",
-                )
+        for number in range(max(1, len(self.environments))):  # which checks the laws of all frames
+            _Simulation(self, number, np.empty(0, np.int64), 0, "train")
 
     @property
     def frames(self) -> int:
@@ -200,7 +195,6 @@ class Sampling:
 
     def held_share(self, *, seed: int = 0, split: str = "train") -> float:
         """The share of images in which a shift ends at a range's end, from 10,000 draws."""
-        before = dataclasses.replace(self, counterfactual={}, view=None, steps=1)
         shifted = [
             (name, mechanism)
             for number in range(max(1, len(self.environments)))
@@ -209,8 +203,10 @@ class Sampling:
         ]
         if not shifted:
             return 0.0
-        after = dataclasses.replace(before, do={**self.do, **self.counterfactual})
-        values = after.draw(range(10_000), seed=seed, split=split).variables
+        drawn = dataclasses.replace(self, view=None, steps=1)
+        last, frames = drawn.frames - 1, drawn.frames
+        numbers = range(last, 10_000 * frames, frames)
+        values = drawn.draw(numbers, seed=seed, split=split).variables
         held = np.zeros(len(values), bool)
         for name, mechanism in shifted:
             variable = self.model[name]
@@ -231,12 +227,11 @@ class Sampling:
             with explaining(f"model {self.model.name}"):
                 law = parse_interventions(table, where, self.model.domains, {**drawn, **replaced})
             for each, mechanism in law.items():
-                for frame in ("previous", "first"):
-                    if mechanism.frames(frame):
-                        raise UsageError(
-                            f"{where}: {each} would need the value of another frame: an "
-                            "intervention looks at its own alone"
-                        )
+                if mechanism.frames("previous") or mechanism.frames("first") or mechanism.remembers:
+                    raise UsageError(
+                        f"{where}: {each} would need the value of another frame: an intervention "
+                        "looks at its own alone"
+                    )
             replaced.update(law)
         return replaced
 
@@ -319,7 +314,7 @@ class _Simulation:
         names = self._model.names
         drawn = {each.name: each.mechanism for each in self._model.variables}
         self._first_law: dict[str, Mechanism] = {**drawn, **replaced}
-        where = f"model {self._model.name}"
+        where = f"model {self._model.name}" + (", with these interventions" if replaced else "")
         self._first_order = order(names, self._first_law, where)
         group = sampling.group
         self._later_law: Mechanisms = {}
@@ -328,6 +323,7 @@ class _Simulation:
             changed = sampling._replaced(environment, counterfactual=True)
             self._later_law = {**drawn, **changed}
             self._hit = frozenset(changed)
+            where = f"model {self._model.name}, with these interventions"
         elif group == "views":
             law = self._model.view(sampling.view)
             self._later_law = {
@@ -411,9 +407,8 @@ class _Simulation:
             return targets
         groups = [np.array([names.index(name) for name in group]) for group in law.groups]
         if law.targets == "bernoulli":
-            for group in groups:
-                hit = units[:, group[0]] < law.probability
-                targets[np.ix_(hit, group)] = 1
+            for number, group in enumerate(groups):  # which are at most as many as variables
+                targets[np.ix_(units[:, number] < law.probability, group)] = 1
             return targets
         share = units[:, 0]
         acting = share >= law.observed

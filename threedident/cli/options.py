@@ -104,7 +104,7 @@ generator_options = gathered(
         click.option(
             "--shape",
             metavar="NAME|FILE",
-            help="teapot, cube, sphere, cylinder or a mesh file, instead of the preset's.",
+            help="A built-in shape, such as cube or knot, or a mesh file; not the preset's.",
         ),
         click.option(
             "--material", metavar="NAME", help="rubber, metal or crystal, instead of the preset's."

@@ -31,7 +31,7 @@ from threedident.cli.options import (
     seed_option,
 )
 from threedident.errors import DatasetError, RenderError, UsageError
-from threedident.factors import FACTOR_NAMES, factor_index
+from threedident.factors import FACTOR_NAMES, NUM_FACTORS, factor_index
 
 if TYPE_CHECKING:
     from threedident.render.job import Summary
@@ -367,7 +367,6 @@ def traverse(
     Example:
       3dident traverse --engine direct --resolution 64 --out traversal.png
     """
-    from threedident.factors import NUM_FACTORS
     from threedident.render.figures import traversal_figure, traversal_latents
     from threedident.render.images import render_images
 
@@ -381,7 +380,7 @@ def traverse(
         **dataclasses.asdict(how),
     )
     side = images.shape[1]
-    title = f"{preset.name} ({preset.shape}, {preset.material}): raw -1 to +1, downwards"
+    title = f"{preset.name} ({preset.about_objects()}): raw -1 to +1, downwards"
     grid = images.reshape(steps, NUM_FACTORS, side, side, 3)
     save_figure(traversal_figure(grid, title), out)
 
@@ -440,7 +439,16 @@ def presets(name: str | None) -> None:
         return
     preset = load_preset(name)
     click.echo(f"{preset.name}: {preset.description}")
-    click.echo(f"{preset.shape} of scale {preset.scale:g}, {preset.material}, hue {preset.hue}")
+    materials = " or ".join(preset.drawn_materials)
+    shapes = " or ".join(preset.drawn_shapes)
+    click.echo(f"{shapes} of scale {preset.scale:g}, {materials}, hue {preset.hue}")
+    if preset.objects > 1:
+        click.echo(f"objects {preset.objects}, spotlights {preset.spotlights}")
+    if preset.lift != "half" or preset.ground != "object":
+        ground = preset.ground if preset.ground == "object" else ", ".join(preset.ground)
+        click.echo(f"lift {preset.lift}, ground by {ground}")
+    if len(preset.columns) > NUM_FACTORS:
+        click.echo(f"scene columns: {', '.join(preset.columns)}")
     for reason in preset.ambiguities():
         click.echo(f"not injective: {reason}")
     for factor in FACTOR_NAMES:

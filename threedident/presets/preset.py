@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -167,8 +168,8 @@ class Preset:
         """
         if more := self.columns[NUM_FACTORS:]:
             raise UsageError(
-                f"a scene of preset {self.name!r} has {len(self.columns)} columns, of which the ten "
-                f"factors lack {', '.join(more[:4])}{', ...' if len(more) > 4 else ''}: {cure}"
+                f"a scene of preset {self.name!r} has {len(self.columns)} columns, of which the "
+                f"ten factors lack {', '.join(more[:4])}{', ...' if len(more) > 4 else ''}: {cure}"
             )
 
     def to_scene(self, raw_latents: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -362,6 +363,17 @@ class Preset:
             },
         )
         return parse_preset(new.as_dict(), f"preset {self.name!r}")
+
+    def about_objects(self, *, shape: str = "", material: str = "") -> str:
+        """Name the shapes and materials of the objects, such as "teapot, rubber".
+
+        Args:
+            shape: the words before the shapes.
+            material: the words before the materials.
+        """
+        count = f"{self.objects} objects: " if self.objects > 1 else ""
+        shapes = " or ".join(PurePath(name).name for name in self.drawn_shapes)
+        return f"{count}{shape}{shapes}, {material}{' or '.join(self.drawn_materials)}"
 
     def about(self) -> dict[str, Any]:
         """The fields that describe the generator and decide no pixel, as plain data."""
