@@ -48,7 +48,10 @@ def score_table(scores: ScoresFile) -> Html:
         ]
         if beside is not None:
             other = beside.scores.get(name)
-            row += [number(other and other.value), _interval(other and other.ends)]
+            row += [
+                number(None if other is None else other.value),
+                _interval(None if other is None else other.ends),
+            ]
         rows.append(row)
     head: list[Child] = ["metric", "score", "95 % interval", "chance", "best possible", "share"]
     if beside is not None:
