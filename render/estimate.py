@@ -283,6 +283,7 @@ def estimate_render(out: str | Path, n: int | None = None, **arguments: Any) -> 
         options = dataclasses.replace(options, workers=min(options.workers, images))
         chosen = np.random.default_rng(0).choice(total, min(total, 1024), replace=False)
         given = content.given
+        draws, sampling = dataset.draws(chosen), content.sampling
         measured = measure(
             settings,
             dataset.raw_latents(chosen)
@@ -292,6 +293,7 @@ def estimate_render(out: str | Path, n: int | None = None, **arguments: Any) -> 
             folder=folder,
             shard_size=min(size, images),
             compression=dataset.manifest.compression,
+            rows=sampling.model.scene_rows(draws.variables) if sampling and draws else None,
         )
     free = shutil.disk_usage(folder).free
     return Estimate(measured, settings, options, todo, free, root, total)

@@ -237,9 +237,10 @@ class RenderRequest:
         """
         self.check()
         content = self.content()
-        content.preset.require_ten_columns(
-            "render it through a model whose [scene] it is, with --model FILE"
-        )
+        if content.sampling is None:
+            content.preset.require_ten_columns(
+                "render it through a model whose [scene] it is, with --model FILE"
+            )
         content.engine_settings(self.device)  # refuses what does not fit together
         check_place(self.out)
         total = self.total(content)

@@ -176,7 +176,9 @@ def fit_truncated_normals(
     arrays = {name: np.asarray(each, np.float64) for name, each in values.items()}
     label = np.asarray(numbers)
     _check(arrays, label, classes, roots)
-    features = {text: _evaluate(text, arrays, roots) for text in (roots if terms is None else terms)}
+    features = {
+        text: _evaluate(text, arrays, roots) for text in (roots if terms is None else terms)
+    }
     children = [name for name in arrays if name not in roots]
     laws: dict[str, list[ClassLaw]] = {name: [] for name in children}
     ranks = {name: np.empty(len(label)) for name in children}

@@ -56,18 +56,17 @@ if TYPE_CHECKING:
 def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> None:
     """Write a contact sheet of a dataset's first images.
 
-    DATASET, in any form, defaults to data/3dident.
+    Pairs of a causal model stand side by side, and the frames of a sequence in a row. DATASET, in any form, defaults to data/3dident.
 
     \b
     Example:
       3dident preview data/3dident --n 36
     """
     from threedident.datasets.formats import open_dataset
-    from threedident.render.figures import contact_sheet
+    from threedident.datasets.formats.preview import preview as make_sheet
 
     with open_dataset(dataset, split) as source:
-        count, form = min(count, len(source)), source.form
-        images = source.images(range(count))
+        sheet, form = make_sheet(source, count), source.form
     if out is not None:
         target = out
     elif form == "shards":
@@ -77,7 +76,7 @@ def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> N
     else:  # what was published, or exported, stays as it is
         names = [dataset.resolve().name, *([split] if split else []), "preview.png"]
         target = dataset.resolve().with_name("-".join(names))
-    save_figure(contact_sheet(images, [f"{i}" for i in range(count)]), target)
+    save_figure(sheet, target)
 
 
 @main.command()

@@ -90,7 +90,10 @@ FAULTS = {
     "constant": (plain(x(3.0)), r"expected a value in \[-1, 1\] for x, found 3.0"),
     "constant in table": (plain(x({"kind": "constant", "value": -3})), "x.mechanism.value: expec"),
     "division": (plain(x("1 / 0")), "x.mechanism: expected a value in"),
-    "class": (plain({"s": CLASSES | {"mechanism": "c"}}), "s has no class 'c': expected one of a, b"),
+    "class": (
+        plain({"s": CLASSES | {"mechanism": "c"}}),
+        "s has no class 'c': expected one of a, b",
+    ),
     "class number": (plain({"s": CLASSES | {"mechanism": 2}}), "expected one of a, b for s"),
     "half a class": (plain({"s": CLASSES | {"mechanism": 0.5}}), "expected one of a, b for s"),
     "choice of x": (plain(x({"kind": "choice"})), "choice is no mechanism of a continuous"),
@@ -114,7 +117,10 @@ FAULTS = {
         plain({"s": CLASSES | {"mechanism": {"kind": "choice", "probabilities": [1.5, -0.5]}}}),
         "probabilities must be",
     ),
-    "table by x": (plain(x(table(by="x"))), "by must be the name of a discrete variable, found 'x'"),
+    "table by x": (
+        plain(x(table(by="x"))),
+        "by must be the name of a discrete variable, found 'x'",
+    ),
     "table by sum": (plain(x(table(by="s + 1"))), "by must be the name of a discrete variable"),
     "table by none": (plain(x(table(by="1"))), "by must be the name of a discrete variable"),
     "case": (plain(x(table(cases={"c": UNIFORM}))), "s has no class 'c': expected some of a, b"),
@@ -128,7 +134,10 @@ FAULTS = {
     "taken": (plain(X, environments={"independent": {}}), "every model has an environment of that"),
     "environment's name": (plain(X, environments={" ": {}}), "a name in environments must be text"),
     "environment": (plain(X, environments={"e": {"w": 0}}), "environments.e: 'w' is no variable"),
-    "environment's value": (plain(X, environments={"e": {"x": 2.0}}), r"environments.e.x: expected"),
+    "environment's value": (
+        plain(X, environments={"e": {"x": 2.0}}),
+        r"environments.e.x: expected",
+    ),
     "environment's shift": (
         plain(X, environments={"e": {"x": {"shift": -2}}}),
         "environments.e.x: a shift by -2 leaves no value in its range",
@@ -147,12 +156,18 @@ FAULTS = {
     ),
     "views": (plain(X, views={"v": 3}), "views.v must be a table of variables"),
     "view": (plain(X, views={"v": {"w": 0}}), "views.v: 'w' is no variable"),
-    "view's past": (plain(X, views={"v": {"x": "previous(x)"}}), "views.v: x needs the value of the"),
+    "view's past": (
+        plain(X, views={"v": {"x": "previous(x)"}}),
+        "views.v: x needs the value of the",
+    ),
     "view's shift": (plain(X, views={"v": {"x": {"shift": 0.1}}}), "views.v.x.kind is missing"),
     "past": (plain(x("previous(x)")), "variables: x needs the value of the frame before"),
     "step at first": (plain(x(STEP)), "variables: x needs the value of the frame before"),
     "first": (plain(x("first(x)")), "variables: x needs the value of the first view"),
-    "first in time": (plain(x(transition="first(x)")), "transitions: x needs the value of the first"),
+    "first in time": (
+        plain(x(transition="first(x)")),
+        "transitions: x needs the value of the first",
+    ),
     "circle": (
         plain(CHAIN | {"x": {"mechanism": "z"}}),
         r"variables: variables depend on each other in a circle: \w -> \w.*previous\(x\)",
@@ -188,12 +203,18 @@ FAULTS = {
         "environments.e.*in a circle",
     ),
     "out of range": (plain(x("2 * a")), "test: variable x: its mechanism gives .*outside of its r"),
-    "not finite": (plain(X | {"y": {"mechanism": "1 / (x - x)"}}), "test: variable y: .*not finite"),
+    "not finite": (
+        plain(X | {"y": {"mechanism": "1 / (x - x)"}}),
+        "test: variable y: .*not finite",
+    ),
     "not finite inside": (
         plain(X | {"y": {"mechanism": NORMAL | {"mean": "0 / (x - x)"}}}),
         "test: variable y: .*not finite",
     ),
-    "no class": (plain({"s": CLASSES | {"mechanism": "cos(x)"}, "x": x()["x"]}), "variable s: .*cl"),
+    "no class": (
+        plain({"s": CLASSES | {"mechanism": "cos(x)"}, "x": x()["x"]}),
+        "variable s: .*cl",
+    ),
     "out of range in time": (
         plain(x(transition="previous(x) * 2")),
         "test: sequences: variable x: its mechanism gives",
@@ -310,7 +331,9 @@ def test_a_number_may_stand_for_an_expression():
     one = model(x(NORMAL | {"mean": 0.5}))
     two = model(x(NORMAL | {"mean": "0.5"}))
     assert one == two
-    assert model(x(0.5))["x"].mechanism == model(x({"kind": "constant", "value": 0.5}))["x"].mechanism
+    assert (
+        model(x(0.5))["x"].mechanism == model(x({"kind": "constant", "value": 0.5}))["x"].mechanism
+    )
 
 
 # Damage
@@ -431,7 +454,9 @@ def test_a_file_that_does_not_fit_is_named(tmp_path, content, text):
 
 @pytest.mark.parametrize("name", ["", "own", "models/own", 3, "../x", "x.toml.txt", "_3didentbox"])
 def test_an_unknown_name_lists_the_known_ones(name):
-    with pytest.raises(UsageError, match=f"unknown model.*{model_names()[0]}.*path of a .toml file"):
+    with pytest.raises(
+        UsageError, match=f"unknown model.*{model_names()[0]}.*path of a .toml file"
+    ):
         load_model(name)
 
 
