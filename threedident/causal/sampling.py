@@ -131,6 +131,21 @@ class Sampling:
         """Whether it draws single images of the model as it is, without an intervention."""
         return self.group == "single" and not self.do and self.environments in ((), (OBSERVED,))
 
+    @property
+    def adjacency(self) -> npt.NDArray[np.bool_]:
+        """The graph of a drawn image, (D, D): [i, j] says that variable i is a parent of j.
+
+        Interventions cut or change edges; with several environments, an edge is one of any of
+        them. In a sequence, also the graph within a later frame.
+        """
+        names = self.model.names
+        graph = np.zeros((len(names), len(names)), bool)
+        for number in range(max(1, len(self.environments))):
+            for name, mechanism in self._drawn(number).items():
+                for parent in mechanism.frames(""):
+                    graph[names.index(parent), names.index(name)] = True
+        return graph | self.model.step_adjacency if self.group == "sequence" else graph
+
     def as_dict(self) -> dict[str, Any]:
         """The sampling as plain data, with the law of the model and without its scene."""
         return {
@@ -199,6 +214,17 @@ class Sampling:
                 end = np.float32(variable.range[1 if mechanism.by > 0 else 0])
                 held |= values[:, self.model.names.index(name)] == end
         return float(held.mean())
+
+    def later_law(self, environment: int = 0) -> Mechanisms:
+        """The mechanisms of the second image of a pair, or of a sequence's later frames.
+
+        Args:
+            environment: the number of the environment.
+
+        Returns:
+            A mechanism for each variable that is drawn; content is copied, and has none.
+        """
+        return _Simulation(self, environment, np.empty(0, np.int64), 0, "train").later_law
 
     def _replaced(self, number: int, *, counterfactual: bool) -> dict[str, Mechanism]:
         """The mechanisms that interventions put in place of the model's, by variable."""
@@ -302,16 +328,16 @@ class _Simulation:
         where = f"model {self._model.name}" + (", with these interventions" if replaced else "")
         self._first_order = order(names, self._first_law, where)
         group = sampling.group
-        self._later_law: Mechanisms = {}
+        self.later_law: Mechanisms = {}
         self._hit = frozenset(replaced)
         if group == "counterfactual":
             changed = sampling._replaced(environment, counterfactual=True)
-            self._later_law = {**drawn, **changed}
+            self.later_law = {**drawn, **changed}
             self._hit = frozenset(changed)
             where = f"model {self._model.name}, with these interventions"
         elif group == "views":
             law = self._model.view(sampling.view)
-            self._later_law = {
+            self.later_law = {
                 name: replaced.get(name, mechanism) for name, mechanism in law.items()
             }
         elif group == "sequence":
@@ -323,8 +349,8 @@ class _Simulation:
                 for name, each in replaced.items()
                 if isinstance(each, Shift)
             }
-            self._later_law = {**transitions, **replaced, **shifts}
-        self._later_order = order(names, self._later_law, where)
+            self.later_law = {**transitions, **replaced, **shifts}
+        self._later_order = order(names, self.later_law, where)
         self._first: dict[str, Float64] = {}
         self._previous: dict[str, Float64] = {}
 
@@ -337,7 +363,7 @@ class _Simulation:
         )
         units = (noise.astype(np.float64) + 1) / 2
         targets = np.zeros((len(self._items), len(model.variables)), np.uint8)
-        law, names = self._later_law, self._later_order
+        law, names = self.later_law, self._later_order
         hit: Iterable[str] = self._hit
         if frame == 0:
             law, names, hit = self._first_law, self._first_order, self._replaced
