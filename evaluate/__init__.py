@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from threedident.evaluate.evaluation import EvaluationResult as EvaluationResult
     from threedident.evaluate.evaluation import evaluate as evaluate
     from threedident.evaluate.evaluation import score_codes as score_codes
+    from threedident.evaluate.metrics import Kind as Kind
     from threedident.evaluate.metrics import MetricResult as MetricResult
+    from threedident.evaluate.metrics import accuracy as accuracy
     from threedident.evaluate.metrics import block_r2 as block_r2
     from threedident.evaluate.metrics import dci as dci
     from threedident.evaluate.metrics import explicitness as explicitness
+    from threedident.evaluate.metrics import infomec as infomec
     from threedident.evaluate.metrics import linear_r2 as linear_r2
     from threedident.evaluate.metrics import mcc as mcc
     from threedident.evaluate.metrics import mig as mig
     from threedident.evaluate.metrics import modularity as modularity
     from threedident.evaluate.metrics import nonlinear_r2 as nonlinear_r2
+    from threedident.evaluate.metrics import r2_beyond_parents as r2_beyond_parents
     from threedident.evaluate.metrics import sap as sap
     from threedident.evaluate.scores_file import ScoresFile as ScoresFile
     from threedident.evaluate.scoring import score as score
@@ -34,15 +38,19 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "threedident.evaluate.metrics": (
+        "Kind",
         "MetricResult",
+        "accuracy",
         "block_r2",
         "dci",
         "explicitness",
+        "infomec",
         "linear_r2",
         "mcc",
         "mig",
         "modularity",
         "nonlinear_r2",
+        "r2_beyond_parents",
         "sap",
     ),
     "threedident.evaluate.evaluation": ("EvaluationResult", "evaluate", "score_codes"),

@@ -7,15 +7,18 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from threedident.evaluate.metrics._arrays import Float64, standardised, varying
-from threedident.evaluate.metrics._linear_fit import Folds, splits
+from threedident.evaluate.metrics._arrays import Bools, Float64, standardised, varying
+from threedident.evaluate.metrics._kinds import Kind, Points, class_numbers
+from threedident.evaluate.metrics._linear_fit import Folds, Starts, splits
+from threedident.evaluate.metrics.registry import METRICS
 
 #: Every code of a warning, and its cause.
 WARNING_CODES = {
     "training_split": "the test set is of the split train",
     "seen_images": "the encoder was fitted on the images that it is scored on",
     "other_resolution": "the encoder was trained on images of another size",
-    "paired_images": "the test set was rendered in pairs",
+    "paired_images": "the test set was rendered in pairs or sequences",
+    "no_independent_set": "variables of a causal model that depend on each other, scored alone",
     "few_samples": "fewer than 10 (m + 1) samples to fit m codes on, or than 25 m^2 in all",
     "constant_factors": "factors that do not vary",
     "dependent_factors": "factors, or their squares, that correlate",
@@ -26,11 +29,14 @@ WARNING_CODES = {
     "halves_differ": "the two halves of the samples do not look alike",
     "undefined_score": "a score that is no number",
     "floored_r2": "an R2 that was cut off",
+    "rare_classes": "classes of a discrete factor with few samples",
+    "told_by_parents": "factors of which their parents leave nothing open",
 }
 _PER_CODE = 10
 #: A held-out R2 of m codes on N rows is too low by 2 m / N of what it lacks to 1. From N of
 #: 25 m^2 on that is small beside its interval; benchmarks/intervals.py measures it.
 _PER_SQUARED_CODE = 25
+_PER_CLASS = 20  # samples of a class in each half
 _DEPENDENT = 0.1  # a correlation that matters, if significant
 _SIGNIFICANT = 5.0  # standard errors
 _DUPLICATED = 0.999
@@ -61,6 +67,7 @@ def check_assumptions(
     folds: Folds,
     not_injective: Sequence[str] = (),
     best_known: bool = False,
+    kinds: Sequence[Kind] | None = None,
 ) -> tuple[ScoreWarning, ...]:
     """Check the assumptions that metrics make; warnings come in the order of `WARNING_CODES`.
 
@@ -72,13 +79,15 @@ def check_assumptions(
         folds: the folds of the linear regression.
         not_injective: the reasons why the generator is not injective.
         best_known: whether scores stand beside the best possible ones.
+        kinds: the kind of each factor; None: all continuous.
     """
     warnings = [
         *_few_samples(z, z_hat, metrics, folds),
-        *_factors(z, factors),
+        *_factors(z, factors, kinds),
         *_codes(z, z_hat),
-        *_dimensions(z, z_hat, metrics),
+        *_dimensions(z, z_hat, metrics, kinds),
         *_halves(z, z_hat, factors),
+        *_rare_classes(z, factors, kinds),
     ]
     if not_injective:
         beside = (
@@ -123,7 +132,9 @@ def _few_samples(
         )
 
 
-def _factors(z: Float64, names: Sequence[str]) -> Iterator[ScoreWarning]:
+def _factors(
+    z: Float64, names: Sequence[str], kinds: Sequence[Kind] | None
+) -> Iterator[ScoreWarning]:
     moves = varying(z)
     if not moves.all():
         constant = [name for name, moving in zip(names, moves, strict=True) if not moving]
@@ -132,23 +143,23 @@ def _factors(z: Float64, names: Sequence[str]) -> Iterator[ScoreWarning]:
             f"{_some(constant)} do not vary: left out of every mean over factors",
         )
     kept = [name for name, moving in zip(names, moves, strict=True) if moving]
-    plain = standardised(z[:, moves])
-    squares = standardised(plain**2)
-    both = np.concatenate([plain, squares], 1)
-    correlation = np.abs(both.T @ both / len(z))
     count = len(kept)
-    # Of each pair of factors, the largest over the factors themselves and their squares.
-    strongest = correlation.reshape(2, count, 2, count).max((0, 2))
+    points = Points.of(z[:, moves], None if kinds is None else _at(kinds, moves))
+    plain = standardised(points.values)
+    strongest = _strongest(plain, points.starts)
     limit = max(_DEPENDENT, _SIGNIFICANT / np.sqrt(len(z)))
     pairs = np.argwhere(np.triu(strongest > limit, 1))
     if len(pairs):
         shown = [f"{kept[i]} and {kept[j]} ({strongest[i, j]:.2f})" for i, j in pairs]
+        others = "squares" if points.starts is None else "squares, of sines, cosines and classes"
         yield ScoreWarning(
             "dependent_factors",
-            f"factors depend on each other, by the correlation of them or their squares: "
+            f"factors depend on each other, by the correlation of them or their {others}: "
             f"{_some(shown)}. A code of one then scores on the other, and the theory assumes "
             "independent factors",
         )
+        return
+    if points.starts is not None:  # indicators of classes add up to 1
         return
     smallest = np.linalg.eigvalsh(plain.T @ plain / len(z))[0]
     if len(z) > 10 * count and smallest < 0.01:
@@ -156,6 +167,47 @@ def _factors(z: Float64, names: Sequence[str]) -> Iterator[ScoreWarning]:
             "dependent_factors",
             f"the factors are nearly collinear: the smallest eigenvalue of their correlation "
             f"matrix is {smallest:.2g}. The theory assumes independent factors",
+        )
+
+
+def _at(kinds: Sequence[Kind], moves: Bools) -> list[Kind]:
+    return [kind for kind, moving in zip(kinds, moves, strict=True) if moving]
+
+
+def _strongest(plain: Float64, starts: Starts) -> Float64:
+    """Return the largest correlation of each pair of factors (n, n), over what is made of them.
+
+    Args:
+        plain: (N, k), the coordinates of factors, standardised.
+        starts: the first column of each factor; None: one column each.
+    """
+    both = np.concatenate([plain, standardised(plain**2)], 1)
+    correlation = np.abs(both.T @ both / len(plain))
+    # Over the coordinates themselves and their squares.
+    count = plain.shape[1]
+    strongest = correlation.reshape(2, count, 2, count).max((0, 2))
+    if starts is None:
+        return strongest
+    return np.maximum.reduceat(np.maximum.reduceat(strongest, starts, 0), starts, 1)
+
+
+def _rare_classes(
+    z: Float64, names: Sequence[str], kinds: Sequence[Kind] | None
+) -> Iterator[ScoreWarning]:
+    half = len(z) // 2
+    rare = []
+    for i, kind in enumerate(kinds or ()):
+        if kind.name == "discrete":
+            labels = class_numbers(z[:, i], names[i])
+            for label in np.unique(labels):
+                fewest = min(int((part == label).sum()) for part in (labels[:half], labels[half:]))
+                if fewest < _PER_CLASS:
+                    rare.append(f"{names[i]} {label} ({fewest})")
+    if rare:
+        yield ScoreWarning(
+            "rare_classes",
+            f"classes with fewer than {_PER_CLASS} samples in a half of the test set: "
+            f"{_some(rare)}. Their recall, which counts as much as that of others, is rough",
         )
 
 
@@ -195,8 +247,11 @@ def _rank(codes: Float64) -> int:
     return int((values > _FLOAT32**2 * max(values[-1], np.finfo(float).tiny)).sum())
 
 
-def _dimensions(z: Float64, z_hat: Float64, metrics: Collection[str]) -> Iterator[ScoreWarning]:
-    count, width = int(varying(z).sum()), z_hat.shape[1]
+def _dimensions(
+    z: Float64, z_hat: Float64, metrics: Collection[str], kinds: Sequence[Kind] | None
+) -> Iterator[ScoreWarning]:
+    own = [kind.name in METRICS["mcc"].kinds for kind in kinds or [Kind()] * z.shape[1]]
+    count, width = int((varying(z) & own).sum()), z_hat.shape[1]
     if width == count or not any(name.startswith("mcc") for name in metrics):
         return
     meaning = (

@@ -19,9 +19,10 @@ from threedident.datasets.formats.source import Source
 from threedident.defaults import BOOTSTRAP
 from threedident.errors import ManifestWarning, UsageError
 from threedident.evaluate.assumptions import ScoreWarning
+from threedident.evaluate.causal_data import warn_of_dependence
 from threedident.evaluate.inputs import Inputs, check_inputs, check_out, refuse_other_scores
 from threedident.evaluate.metrics._linear_fit import Folds
-from threedident.evaluate.metrics.registry import DEFAULT_METRICS
+from threedident.evaluate.metrics.registry import check_metrics
 from threedident.evaluate.runner.process import (
     BATCH_SIZE,
     MEMORY_LIMIT,
@@ -70,7 +71,7 @@ class EvaluationResult:
 
     Attributes:
         file: the content of scores.json.
-        z: (N, n) float32, the raw latents.
+        z: (N, n) float32, the raw latents, or the variables of a causal model.
         z_hat: (N, m) float32, the codes.
         data: the test set.
         submission: the submission.
@@ -124,12 +125,13 @@ def evaluate(
     submission: str | Path,
     data_root: ThreeDIdent | str | Path,
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] | None = None,
     manifest: Path | None = None,
     trust: bool = False,
     checkpoint: Path | None = None,
     train: Path | None = None,
     factors: Sequence[str] = (),
+    independent: ThreeDIdent | str | Path | None = None,
     folds: Folds = 2,
     bootstrap: int = BOOTSTRAP,
     seed: int = 0,
@@ -146,13 +148,16 @@ def evaluate(
         submission: a file, the folder of a run, `package.module:factory` or `reference:NAME`; see
             `identify`.
         data_root: the test set, or its path, in any form.
-        metrics: names from `METRICS`.
+        metrics: names from `METRICS`, or "all" that can score these factors; None: linear_r2 and
+            mcc, and of a causal model r2_beyond_parents and accuracy, where they can be computed.
         manifest: the submission's manifest; None: SUBMISSION.toml beside it, where there is one.
         trust: whether code of the submission's author may be run.
         checkpoint: the file that a Python factory gets.
         train: the dataset that `reference:pca` is fitted on; None: half of the test set.
-        factors: names of factors or groups that count, where the test set is given by its path;
-            none: all ten.
+        factors: names of factors or groups that count, or of variables of a causal model, where
+            the test set is given by its path; none: all.
+        independent: a dataset of the same causal model in the environment "independent", or its
+            path: the same scores are taken on it and stand beside the others; None: none.
         folds: 2, "single" or "in-sample".
         bootstrap: the number of replicates of a score.
         seed: the seed for all random numbers.
@@ -174,6 +179,7 @@ def evaluate(
         checkpoint=checkpoint,
         train=train,
         factors=factors,
+        independent=independent,
     )
     if inputs.manifest is None:
         for note in inputs.notes:
@@ -202,15 +208,20 @@ def evaluate_inputs(
     """Evaluate as `evaluate` does, given checked inputs; their notes are the caller's to show."""
     options = ScoringOptions(inputs.metrics, folds, bootstrap, seed)
     limits = Limits(time_limit, memory_limit, batch_size)
-    data, encoding = _encode(inputs, limits, seed)
-    seen = check_seen(
-        data.source,
-        declared=inputs.manifest,
-        fitted_on=None if inputs.train is None else inputs.train.source,
-        trained_on=encoding.trained_on,
-        checkpoint=inputs.submission.checkpoint,
-    )
-    codes = _score(encoding.codes, data, seen, options)
+    data, encoding = _encode(inputs, inputs.data, limits, seed)
+    codes = _score(encoding.codes, data, _seen(inputs, data, encoding), options)
+    beside = None
+    if inputs.independent is None:
+        warnings_of_data = warn_of_dependence(data.source.manifest)
+    else:
+        warnings_of_data = ()
+        other, encoded = _encode(inputs, inputs.independent, limits, seed)
+        fit = set(other.choose_metrics(["all"]))
+        both = [name for name in inputs.metrics if name in fit]
+        if both:
+            seen = _seen(inputs, other, encoded)
+            same = dataclasses.replace(options, metrics=both)
+            beside = _score(encoded.codes, other, seen, same)
     file = ScoresFile(
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         toolkit=toolkit_version(),
@@ -219,35 +230,47 @@ def evaluate_inputs(
         data=codes.data,
         settings=codes.settings,
         scores=codes.scores,
-        warnings=codes.warnings,
+        warnings=(*warnings_of_data, *codes.warnings),
+        independent=beside,
     )
     return EvaluationResult(
-        file.as_written(), data.raw_latents, encoding.codes, data, inputs.submission, inputs.notes
+        file.as_written(), data.values, encoding.codes, data, inputs.submission, inputs.notes
     )
 
 
-def _encode(inputs: Inputs, limits: Limits, seed: int) -> tuple[TestSet, Encoding]:
-    """Run the submission; return the test set, as it was when it ran, and the codes."""
+def _seen(inputs: Inputs, data: TestSet, encoding: Encoding) -> Iterable[ScoreWarning]:
+    return check_seen(
+        data.source,
+        declared=inputs.manifest,
+        fitted_on=None if inputs.train is None else inputs.train.source,
+        trained_on=encoding.trained_on,
+        checkpoint=inputs.submission.checkpoint,
+    )
+
+
+def _encode(inputs: Inputs, data: TestSet, limits: Limits, seed: int) -> tuple[TestSet, Encoding]:
+    """Run the submission on a dataset; return that, as it was when it ran, and the codes."""
     if inputs.submission.kind != "reference":
-        return inputs.data, run_encoder(inputs.submission, inputs.data, limits)
+        return data, run_encoder(inputs.submission, data, limits)
     from threedident.evaluate.reference_encoders import run_reference
 
-    dataset = inputs.data.as_dataset()
+    dataset = data.as_dataset()
     encoding = run_reference(
         inputs.submission,
         dataset,
         train=None if inputs.train is None else inputs.train.as_dataset(),
+        normalised_by=None if data is inputs.data else inputs.data.as_dataset(),
         seed=seed,
         batch_size=limits.batch_size,
     )
-    return TestSet.of(dataset), encoding
+    return dataclasses.replace(data, source=dataset.source), encoding
 
 
 def score_codes(
     z_hat: Any,
     data: ThreeDIdent | str | Path,
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] | None = None,
     factors: Sequence[str] = (),
     folds: Folds = 2,
     bootstrap: int = BOOTSTRAP,
@@ -258,8 +281,9 @@ def score_codes(
     Args:
         z_hat: (N, m), a row for every image, in order; numpy or torch.
         data: the test set, or its path.
-        metrics: names from `METRICS`.
-        factors: names of factors or groups that count, where `data` is a path; none: all ten.
+        metrics: names from `METRICS`, as for `evaluate`.
+        factors: names of factors or groups that count, or of variables of a causal model, where
+            `data` is a path; none: all.
         folds: 2, "single" or "in-sample".
         bootstrap: the number of replicates of a score.
         seed: the seed for all random numbers.
@@ -277,9 +301,12 @@ def score_codes(
             f"z_hat must be an array of codes (N, m), found {type(z_hat).__name__}: call "
             "score_codes(codes, data), the codes first. evaluate_encoder(path, data) scores a file"
         )
+    if metrics is not None and "all" not in metrics:
+        check_metrics(metrics)
     test_set = TestSet.take(data, factors)
-    options = ScoringOptions(metrics, folds, bootstrap, seed)
-    return _score(z_hat, test_set, check_seen(test_set.source), options)
+    options = ScoringOptions(test_set.choose_metrics(metrics), folds, bootstrap, seed)
+    warnings_of_data = (*check_seen(test_set.source), *warn_of_dependence(test_set.source.manifest))
+    return _score(z_hat, test_set, warnings_of_data, options)
 
 
 def _score(
@@ -287,7 +314,7 @@ def _score(
 ) -> ScoredCodes:
     record = data.record()
     result = score(
-        data.raw_latents,
+        data.values,
         z_hat,
         factors=data.factor_names,
         metrics=options.metrics,
@@ -296,6 +323,8 @@ def _score(
         folds=options.folds,
         bootstrap=options.bootstrap,
         seed=options.seed,
+        kinds=data.kinds,
+        parents=data.scored_parents,
     )
     return ScoredCodes(
         data=record,
@@ -357,6 +386,7 @@ def write(evaluation: EvaluationResult, out: Path, *, overwrite: bool = False) -
         evaluation.data.source,
         out / REPORT,
         label=evaluation.submission.label,
+        kinds=evaluation.data.kinds,
     )
     file.write(out / SCORES)
 

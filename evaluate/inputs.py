@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threedident.errors import UsageError
-from threedident.evaluate.metrics.registry import DEFAULT_METRICS, check_metrics
+from threedident.evaluate.causal_data import check_independent
+from threedident.evaluate.metrics.registry import check_metrics
 from threedident.evaluate.scores_file import (
     EMBEDDINGS,
     REPORT,
@@ -52,6 +53,8 @@ class Inputs:
         data: the test set, open.
         metrics: names from `METRICS`.
         train: the images that `reference:pca` is fitted on, open; None: the test set's.
+        independent: a dataset of the same generator with independent variables, open, on which
+            the scores are taken as well; None: none.
     """
 
     submission: Submission
@@ -60,26 +63,28 @@ class Inputs:
     data: TestSet
     metrics: tuple[str, ...]
     train: TestSet | None
+    independent: TestSet | None = None
 
 
 def check_inputs(
     submission: str | Path,
     data_root: ThreeDIdent | str | Path,
     *,
-    metrics: Sequence[str] = DEFAULT_METRICS,
+    metrics: Sequence[str] | None = None,
     manifest: Path | None = None,
     trust: bool = False,
     checkpoint: Path | None = None,
     train: Path | None = None,
     factors: Sequence[str] = (),
+    independent: ThreeDIdent | str | Path | None = None,
     out: Path | None = None,
     overwrite: bool = False,
 ) -> Inputs:
     """Check the inputs of an evaluation; nothing is run, and torch is not imported.
 
     Args:
-        submission, data_root, metrics, manifest, trust, checkpoint, train, factors: the
-            arguments of `evaluation.evaluate`.
+        submission, data_root, metrics, manifest, trust, checkpoint, train, factors, independent:
+            the arguments of `evaluation.evaluate`.
         out: the folder that the scores are to be written to; None where nobody says.
         overwrite: whether scores of another submission or test set there may be replaced.
 
@@ -87,7 +92,8 @@ def check_inputs(
         UsageError: an argument does not fit, or the folder holds other scores.
         DatasetError: the test set, or what reference:pca is to be fitted on, cannot be read.
     """
-    check_metrics(metrics)
+    if metrics is not None and "all" not in metrics:
+        check_metrics(metrics)
     chosen = identify(submission, trust=trust, checkpoint=checkpoint)
     if train is not None and not chosen.name.startswith(f"{REFERENCE}pca"):
         raise UsageError(
@@ -95,13 +101,42 @@ def check_inputs(
         )
     declared, notes = find_manifest(chosen, manifest)
     data = TestSet.take(data_root, factors)
+    names = data.choose_metrics(metrics)
+    beside = None
+    if independent is not None:
+        beside = _independent(independent, data, chosen, fitted=train is not None)
     fitted_on = None if train is None else TestSet.open(train)
     if out is not None:
         check_out(out, chosen)
         if not overwrite:
             identity = None if fitted_on is None else fitted_on.identity
             refuse_other_scores(out, chosen, data.identity, identity)
-    return Inputs(chosen, declared, notes, data, tuple(metrics), fitted_on)
+    return Inputs(chosen, declared, notes, data, names, fitted_on, beside)
+
+
+def _independent(
+    given: ThreeDIdent | str | Path, data: TestSet, submission: Submission, *, fitted: bool
+) -> TestSet:
+    """Open the dataset of independent variables, whose factors are those of the test set.
+
+    Raises:
+        UsageError: the submission cannot be run on it, or it is none of the same generator.
+        DatasetError: it cannot be read.
+    """
+    if submission.kind == "embeddings":
+        raise UsageError(
+            "--independent: embeddings are of one test set alone. Hand in the encoder, or score "
+            "the embeddings of that dataset by themselves"
+        )
+    if submission.name.startswith(f"{REFERENCE}pca") and not fitted:
+        raise UsageError(
+            f"--independent: {REFERENCE}pca would be fitted on each dataset anew. Add --train"
+        )
+    path = isinstance(given, str | Path)
+    whole = TestSet.take(given)
+    name = str(given) if path else str(whole.root)
+    check_independent(data.source.manifest, whole.source.manifest, name)
+    return dataclasses.replace(whole, factor_names=data.factor_names)
 
 
 def find_manifest(

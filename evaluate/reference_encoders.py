@@ -42,6 +42,7 @@ def run_reference(
     dataset: ThreeDIdent,
     *,
     train: ThreeDIdent | None = None,
+    normalised_by: ThreeDIdent | None = None,
     seed: int = 0,
     batch_size: int = BATCH_SIZE,
 ) -> Encoding:
@@ -52,6 +53,8 @@ def run_reference(
             `supervised=CHECKPOINT` or `encoder=CHECKPOINT`.
         dataset: the test set.
         train: the images that PCA is fitted on; None: the first half of the test set.
+        normalised_by: the images whose mean and standard deviation the untrained network takes;
+            None: the test set's.
         seed: the seed for the untrained network.
         batch_size: the number of images at once.
 
@@ -80,7 +83,8 @@ def run_reference(
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 body = ResNetEncoder()
-            encoder = ImageEncoder(dataset.mean, dataset.std, body, UnboundedOutput()).eval()
+            like = dataset if normalised_by is None else normalised_by
+            encoder = ImageEncoder(like.mean, like.std, body, UnboundedOutput()).eval()
             about = f"an untrained ResNet-18, seed {seed}, images normalised by the test set's"
             return Encoding(_apply(encoder, dataset, batch_size), about=about)
         case _:

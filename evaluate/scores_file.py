@@ -109,6 +109,8 @@ class DataRecord:
         not_injective: the reasons why different latents share an image; None if not known.
         best_r2: the best possible R2 by factor, where it is known.
         why_no_best_r2: the reason why there is none, a clause; or None.
+        model: the name of the causal model; None where there is none.
+        drawn: what was drawn of it: group, environments, interventions; or None.
         extra: fields that this version does not know.
     """
 
@@ -123,6 +125,8 @@ class DataRecord:
     not_injective: tuple[str, ...] | None
     best_r2: Mapping[str, float | None] | None
     why_no_best_r2: str | None
+    model: str | None = None
+    drawn: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -142,6 +146,8 @@ class DataRecord:
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         data = {key: list(v) if isinstance(v, tuple) else v for key, v in _fields(self).items()}
+        if self.model is None:  # as it was before there were models
+            del data["model"], data["drawn"]
         return {**data, **self.extra}
 
 
@@ -198,12 +204,15 @@ class ScoresFile(ScoredCodes):
         toolkit: the version of this package.
         libraries: versions of Python and of what the scores depend on, by name.
         submission: the submission that was scored.
+        independent: the scores of the same encoder on independent variables of the same
+            generator; None where there are none.
     """
 
     created: str
     toolkit: str
     libraries: Mapping[str, str]
     submission: SubmissionRecord
+    independent: ScoredCodes | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -235,11 +244,13 @@ class ScoresFile(ScoredCodes):
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
         """Make an object of plain data that was checked, or that this toolkit made."""
+        beside = document.get("independent")
         return cls(
             created=document["created"],
             toolkit=document["toolkit"],
             libraries=document["libraries"],
             submission=SubmissionRecord.from_dict(document["submission"]),
+            independent=None if beside is None else ScoredCodes.from_dict(beside),
             **_parts(document),
         )
 
@@ -253,6 +264,7 @@ class ScoresFile(ScoredCodes):
             "libraries": dict(self.libraries),
             "submission": self.submission.as_dict(),
             **super().as_dict(),
+            **({} if self.independent is None else {"independent": self.independent.as_dict()}),
         }
 
     def as_written(self) -> Self:

@@ -24,10 +24,8 @@ _LONGEST_TEXT = 4000
 _DEEPEST = 12
 _LARGEST_NUMBER = 2.0**64
 _ROUNDING = 1e-9  # above 1
-_TOP = (
-    *("format", "format_version", "created", "toolkit", "libraries"),
-    *("submission", "data", "settings", "scores", "warnings"),
-)
+_PARTS = ("data", "settings", "scores", "warnings")
+_TOP = ("format", "format_version", "created", "toolkit", "libraries", "submission", *_PARTS)
 
 
 _Check = Callable[[Any, str], object]
@@ -64,7 +62,7 @@ def check_scores(data: Any, source: str) -> dict[str, Any]:
     try:
         _bounded(data, "the document", _DEEPEST)
         document = _object(data, "the document")
-        _fields(document, "the document", _TOP)
+        _fields(document, "the document", _TOP, ("independent",))
         if document["format"] != FORMAT or document["format_version"] != FORMAT_VERSION:
             raise Misfit(
                 f"expected format {FORMAT} in version {FORMAT_VERSION}, found "
@@ -75,23 +73,37 @@ def check_scores(data: Any, source: str) -> dict[str, Any]:
         for name, version in _object(document["libraries"], "libraries").items():
             _text(version, f"libraries.{name}")
         _check_submission(_object(document["submission"], "submission"), source)
-        _check_data(_object(document["data"], "data"))
-        _check_settings(_object(document["settings"], "settings"))
-        scores = _object(document["scores"], "scores")
-        if not scores:
-            raise Misfit("scores holds no metric")
-        for name, score in scores.items():
-            _check_score(name, _object(score, f"scores.{name}"))
-        for i, warning in enumerate(_list(document["warnings"], "warnings")):
-            fields = _object(warning, f"warnings[{i}]")
-            for key in ("code", "message"):
-                _text(fields.get(key), f"warnings[{i}].{key}")
+        _check_parts(document)
+        if "independent" in document:
+            beside = _object(document["independent"], "independent")
+            _fields(beside, "independent", _PARTS)
+            _check_parts(beside, "independent.")
     except Misfit as error:
         raise UsageError(
             f"{source} is no scores.json that this toolkit can take: {error}. "
             "Make it with `3dident evaluate`"
         ) from error
     return document
+
+
+def _check_parts(document: Mapping[str, Any], prefix: str = "") -> None:
+    """Check the parts that say what codes score on a test set.
+
+    Args:
+        document: the object that has them.
+        prefix: its name and a dot, where it is not the document itself.
+    """
+    _check_data(_object(document["data"], f"{prefix}data"), f"{prefix}data")
+    _check_settings(_object(document["settings"], f"{prefix}settings"), f"{prefix}settings")
+    scores = _object(document["scores"], f"{prefix}scores")
+    if not scores:
+        raise Misfit(f"{prefix}scores holds no metric")
+    for name, score in scores.items():
+        _check_score(name, _object(score, f"{prefix}scores.{name}"), prefix)
+    for i, warning in enumerate(_list(document["warnings"], f"{prefix}warnings")):
+        fields = _object(warning, f"{prefix}warnings[{i}]")
+        for key in ("code", "message"):
+            _text(fields.get(key), f"{prefix}warnings[{i}].{key}")
 
 
 def _check_submission(submission: Mapping[str, Any], source: str) -> None:
@@ -115,46 +127,52 @@ def _check_submission(submission: Mapping[str, Any], source: str) -> None:
         )
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
-    _needs(settings, "settings", ("folds", "bootstrap", "seed"))
-    choice(settings["folds"], "settings.folds", FOLDS)
+def _check_settings(settings: Mapping[str, Any], where: str) -> None:
+    _needs(settings, where, ("folds", "bootstrap", "seed"))
+    choice(settings["folds"], f"{where}.folds", FOLDS)
     for key in ("bootstrap", "seed"):
-        whole(settings[key], f"settings.{key}", 0)
+        whole(settings[key], f"{where}.{key}", 0)
 
 
-def _check_data(data: Mapping[str, Any]) -> None:
+def _check_data(data: Mapping[str, Any], where: str) -> None:
     _needs(
         data,
-        "data",
+        where,
         (
             *("fingerprint", "images", "preset", "split", "seed", "resolution", "engine"),
             *("factors", "not_injective", "best_r2"),
         ),
     )
-    _digest(data["fingerprint"], "data.fingerprint")
-    whole(data["images"], "data.images", 1)
+    _digest(data["fingerprint"], f"{where}.fingerprint")
+    whole(data["images"], f"{where}.images", 1)
     for key in ("preset", "split"):
         if data[key] is not None:
-            _text(data[key], f"data.{key}")
+            _text(data[key], f"{where}.{key}")
     for key, least in (("seed", 0), ("resolution", 1)):
         if data.get(key) is not None:
-            whole(data[key], f"data.{key}", least)
+            whole(data[key], f"{where}.{key}", least)
     if data["engine"] is not None:
-        engine = _object(data["engine"], "data.engine")
+        engine = _object(data["engine"], f"{where}.engine")
         for key in ("name", "version", "device", "quality"):
-            _text(engine.get(key), f"data.engine.{key}")
+            _text(engine.get(key), f"{where}.engine.{key}")
     for key in ("factors", "not_injective"):
-        for i, each in enumerate(_list(data.get(key) or [], f"data.{key}")):
-            _text(each, f"data.{key}[{i}]")
+        for i, each in enumerate(_list(data.get(key) or [], f"{where}.{key}")):
+            _text(each, f"{where}.{key}[{i}]")
     if not data["factors"]:
-        raise Misfit("data.factors names no factor")
-    _numbers(data.get("best_r2"), "data.best_r2")
-    if data.get("why_no_best_r2") is not None:
-        _text(data["why_no_best_r2"], "data.why_no_best_r2")
+        raise Misfit(f"{where}.factors names no factor")
+    _numbers(data.get("best_r2"), f"{where}.best_r2")
+    for key in ("why_no_best_r2", "model"):
+        if data.get(key) is not None:
+            _text(data[key], f"{where}.{key}")
+    if data.get("drawn") is not None:
+        drawn = _object(data["drawn"], f"{where}.drawn")
+        _text(drawn.get("group"), f"{where}.drawn.group")
+        for i, each in enumerate(_list(drawn.get("environments"), f"{where}.drawn.environments")):
+            _text(each, f"{where}.drawn.environments[{i}]")
 
 
-def _check_score(name: str, score: Mapping[str, Any]) -> None:
-    where = f"scores.{name}"
+def _check_score(name: str, score: Mapping[str, Any], prefix: str) -> None:
+    where = f"{prefix}scores.{name}"
     if name not in METRICS:
         raise Misfit(f"{name!r:.80} is no metric: expected some of {', '.join(METRICS)}")
     check = functools.partial(_score, lowest=METRICS[name].lowest)
@@ -213,11 +231,13 @@ def _needs(found: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None
             raise Misfit(f"{where} lacks {name}")
 
 
-def _fields(found: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
-    """Refuse other fields than exactly these."""
+def _fields(
+    found: Mapping[str, Any], where: str, names: tuple[str, ...], more: tuple[str, ...] = ()
+) -> None:
+    """Refuse an object that lacks one of these fields, or has another that is none of `more`."""
     _needs(found, where, names)
     for name in found:
-        if name not in names:
+        if name not in (*names, *more):
             raise Misfit(f"{where} has an unknown field {name!r:.80}")
 
 

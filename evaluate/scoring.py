@@ -16,10 +16,11 @@ from threedident.errors import UsageError
 from threedident.evaluate.assumptions import ScoreWarning, check_assumptions
 from threedident.evaluate.metric_report import Interval, MetricReport
 from threedident.evaluate.metrics import MetricResult
-from threedident.evaluate.metrics._arrays import Float64, checked
+from threedident.evaluate.metrics._arrays import Float64, checked, varying
 from threedident.evaluate.metrics._bootstrap import bootstrap as bootstrapped
 from threedident.evaluate.metrics._bootstrap import interval
 from threedident.evaluate.metrics._kernel_ridge import MOST_SAMPLES, sklearn_part
+from threedident.evaluate.metrics._kinds import Kind, Kinds, as_kinds
 from threedident.evaluate.metrics._linear_fit import FOLDS, LOWEST, Folds
 from threedident.evaluate.metrics.registry import (
     DEFAULT_METRICS,
@@ -27,6 +28,7 @@ from threedident.evaluate.metrics.registry import (
     Metric,
     Options,
     check_metrics,
+    check_metrics_fit,
 )
 from threedident.factors import FACTORS
 
@@ -76,6 +78,8 @@ def score(
     seed: int = 0,
     factor_blocks: Mapping[str, Sequence[int]] | None = None,
     code_blocks: Mapping[str, Sequence[int]] | None = None,
+    kinds: Kinds = None,
+    parents: Mapping[str, Sequence[str]] | None = None,
 ) -> ScoringResult:
     """Score codes against the true factors.
 
@@ -94,6 +98,10 @@ def score(
         seed: the seed for all random numbers.
         factor_blocks: columns of z by name, for the block metrics; None: the groups of factors.
         code_blocks: columns of z_hat by name; None: all codes in one block.
+        kinds: the kind of each factor, "continuous", "circular", "discrete" or a `Kind`; None:
+            all continuous.
+        parents: the factors that are parents of each factor, by name, for R2 beyond parents; a
+            factor that is not named has none. None where nobody says.
 
     Returns:
         A report for every metric, warnings, and the settings.
@@ -112,7 +120,10 @@ def score(
     names = tuple(factors)
     _check_arguments(names, true.shape[1], metrics, folds, bootstrap, seed)
     blocks = factor_blocks or _groups(names), code_blocks or {"all": range(codes.shape[1])}
-    options = Options(folds, seed, *blocks)
+    own = None if kinds is None else as_kinds(kinds, len(names))
+    causes = None if parents is None else parent_columns(names, parents)
+    check_metrics_fit(metrics, own, varying(true), causes)
+    options = Options(folds, seed, *blocks, own, causes)
     with _one_thread():
         scores = {
             name: _report(METRICS[name], true, codes, names, options, bootstrap, best_r2)
@@ -126,8 +137,9 @@ def score(
             folds=folds,
             not_injective=not_injective,
             best_known=bool(best_r2),
+            kinds=own,
         )
-    warnings += (*_undefined(scores), *_floored(scores))
+    warnings += (*_undefined(scores), *_floored(scores), *_told_by_parents(scores))
     settings = {
         "samples": len(true),
         "factors": list(names),
@@ -139,8 +151,44 @@ def score(
         "most_samples_of_slow_metrics": MOST_SAMPLES,
         "shuffles": {name: METRICS[name].shuffles for name in scores},
         "seed": seed,
+        **_described(names, own, causes),
     }
     return ScoringResult(scores, warnings, settings, names)
+
+
+def parent_columns(
+    factors: Sequence[str], parents: Mapping[str, Sequence[str]]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the columns of each factor's parents.
+
+    Args:
+        factors: names of the factors, in the order of their columns.
+        parents: names of the parents of each factor that has some.
+
+    Raises:
+        UsageError: a name is none of the factors.
+    """
+    for name in {*parents, *(each for names in parents.values() for each in names)}:
+        if name not in factors:
+            raise UsageError(
+                f"the parents name {name!r}, which is none of the factors {', '.join(factors)}"
+            )
+    places = list(factors)
+    return tuple(tuple(places.index(each) for each in parents.get(name, ())) for name in factors)
+
+
+def _described(
+    names: Sequence[str], kinds: Sequence[Kind] | None, parents: Sequence[Sequence[int]] | None
+) -> dict[str, Any]:
+    """Return kinds and parents by name, for the settings, where there are any."""
+    described: dict[str, Any] = {}
+    if kinds is not None:
+        described["kinds"] = {n: kind.name for n, kind in zip(names, kinds, strict=True)}
+    if parents is not None:
+        described["parents"] = {
+            name: [names[i] for i in causes] for name, causes in zip(names, parents, strict=True)
+        }
+    return described
 
 
 def _check_arguments(
@@ -198,7 +246,7 @@ def _report(
     draws: int,
     best_r2: Mapping[str, float] | None,
 ) -> MetricReport:
-    result = metric.measure(z, codes, options)
+    result = metric.score(z, codes, options)
     chance = metric.chance(z, codes, options)
     best, share = _possible(metric, result.per_factor, names, best_r2)
     report = MetricReport(
@@ -277,4 +325,19 @@ def _floored(scores: Mapping[str, MetricReport]) -> Iterator[ScoreWarning]:
             f"{', '.join(names[:_SHOWN])}{' and more' if len(names) > _SHOWN else ''}: an R2 ends "
             f"at {LOWEST:g}, which enters the mean over factors and says nothing. The codes of "
             "some rows lie far outside of those that the regression was fitted on",
+        )
+
+
+def _told_by_parents(scores: Mapping[str, MetricReport]) -> Iterator[ScoreWarning]:
+    """Warn of factors that their parents predict to the end."""
+    report = scores.get("r2_beyond_parents")
+    if report is None:
+        return
+    columns = report.score.choices["told_by_parents_left_out"]
+    if columns:
+        names = ", ".join(report.factors[i] for i in columns)
+        yield ScoreWarning(
+            "told_by_parents",
+            f"{names}: parents predict more than 99.9 % of the variance, so that nothing is left "
+            "for R2 beyond parents",
         )

@@ -127,10 +127,13 @@ def check_seen(
             f"{test.shape[0]}: it was never fitted to such. Score it on a test set of {side} "
             "pixels",
         )
-    if manifest is not None and manifest.pair_process is not None:
+    sampling = None if manifest is None else manifest.sampling
+    grouped = sampling is not None and sampling.frames > 1
+    if grouped or (manifest is not None and manifest.pair_process is not None):
+        way = "sequences" if sampling is not None and sampling.group == "sequence" else "pairs"
         yield ScoreWarning(
             "paired_images",
-            "the test set was rendered in pairs, whose images depend on each other: there are "
+            f"the test set was rendered in {way}, whose images depend on each other: there are "
             "fewer independent samples than images, so that the intervals are too narrow. Score "
             "on single images",
         )

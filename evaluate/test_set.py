@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from threedident.causal import OBSERVED, CausalModel, Sampling
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.source import Source
 from threedident.errors import UsageError
+from threedident.evaluate.causal_data import kinds_of, parents_of
+from threedident.evaluate.metrics._arrays import Bools, varying
+from threedident.evaluate.metrics._kinds import Kind
+from threedident.evaluate.metrics.registry import (
+    all_metrics,
+    check_metrics,
+    check_metrics_fit,
+    default_metrics,
+)
 from threedident.evaluate.scores_file import DataRecord, DatasetIdentity
 from threedident.evaluate.seen import split_of
 from threedident.factors import FACTOR_NAMES, factor_columns
@@ -25,12 +35,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class TestSet:
-    """The images and latents that codes are scored against.
+    """The images that codes are scored on, and the factors that they are scored against.
+
+    The factors of a dataset of a causal model are its variables.
 
     Attributes:
         root: the dataset's path.
         source: its files, open.
-        factor_names: names of the factors that count, the order of the latents' columns.
+        factor_names: names of the factors that count, the order of the values' columns.
     """
 
     __test__ = False  # pytest takes the name for that of a test
@@ -45,14 +57,20 @@ class TestSet:
 
         Args:
             root: the dataset's path.
-            factors: names of factors or groups that count; none: all ten.
+            factors: names of factors or groups that count, or of variables of a causal model;
+                none: all.
 
         Raises:
             UsageError: there is no such factor.
             DatasetError: it is no dataset, or damaged.
         """
-        names = tuple(FACTOR_NAMES[c] for c in factor_columns(factors or FACTOR_NAMES))
-        return cls(Path(root), open_dataset(root), names)
+        source = open_dataset(root)
+        model = _model(source)
+        if model is None:
+            names = tuple(FACTOR_NAMES[c] for c in factor_columns(factors or FACTOR_NAMES))
+        else:
+            names = _variables(model, factors) if factors else model.names
+        return cls(Path(root), source, names)
 
     @classmethod
     def take(cls, data: ThreeDIdent | str | Path, factors: Sequence[str] = ()) -> TestSet:
@@ -80,16 +98,94 @@ class TestSet:
 
     @classmethod
     def of(cls, dataset: ThreeDIdent) -> TestSet:
-        """Take the files and the factors of a dataset that is open."""
-        return cls(dataset.root, dataset.source, dataset.factor_names)
+        """Take the files and the factors of a dataset that is open.
+
+        Raises:
+            UsageError: it is of a causal model, and was opened with factors that are none of its
+                variables.
+        """
+        names = dataset.factor_names
+        if dataset.model is not None:
+            whole = len(names) == len(FACTOR_NAMES)
+            names = dataset.model.names if whole else _variables(dataset.model, names)
+        return cls(dataset.root, dataset.source, names)
 
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def sampling(self) -> Sampling | None:
+        """The causal model, and what was drawn of it; None for a dataset of no model."""
+        manifest = self.source.manifest
+        return manifest.sampling if manifest else None
+
     @functools.cached_property
-    def raw_latents(self) -> npt.NDArray[np.float32]:
-        """(N, n), the raw latents of the factors that count."""
-        return self.source.raw_latents[:, list(factor_columns(self.factor_names))]
+    def values(self) -> npt.NDArray[np.float32]:
+        """(N, n), the values of the factors that count: raw latents, or a model's variables."""
+        if self.sampling is None:
+            return self.source.raw_latents[:, list(factor_columns(self.factor_names))]
+        draws, names = self.source.draws, self.sampling.model.names
+        assert draws is not None, "a dataset of a causal model has draws"
+        return draws.variables[:, [names.index(name) for name in self.factor_names]]
+
+    @property
+    def kinds(self) -> tuple[Kind, ...] | None:
+        """The kind of each factor; None for a dataset of no model, whose factors are numbers."""
+        if self.sampling is None:
+            return None
+        kinds = kinds_of(self.sampling.model)
+        return tuple(kinds[name] for name in self.factor_names)
+
+    @functools.cached_property
+    def parents(self) -> Mapping[str, tuple[str, ...]] | None:
+        """The parents of each factor in its own image; None for a dataset of no model."""
+        if self.sampling is None:
+            return None
+        parents = parents_of(self.sampling)
+        return {name: parents[name] for name in self.factor_names}
+
+    @property
+    def scored_parents(self) -> Mapping[str, tuple[str, ...]] | None:
+        """The parents of each factor; None where one of them is not among the factors."""
+        named = {each for parents in (self.parents or {}).values() for each in parents}
+        return self.parents if named <= set(self.factor_names) else None
+
+    def choose_metrics(self, metrics: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the metrics to compute.
+
+        Args:
+            metrics: their names, "all" for all that can score these factors; None: those that are
+                computed where nobody chooses.
+
+        Raises:
+            UsageError: one is unknown, or cannot score these factors.
+        """
+        parents = self.scored_parents
+        columns = None
+        if parents is not None:
+            places = {name: place for place, name in enumerate(self.factor_names)}
+            columns = tuple(
+                tuple(places[each] for each in parents[name]) for name in self.factor_names
+            )
+        about = self.kinds, self._moves, columns
+        if metrics is None:
+            return default_metrics(*about)
+        if not isinstance(metrics, str) and "all" in metrics:
+            return all_metrics(*about)
+        check_metrics(metrics)
+        if parents is None and self.parents is not None and "r2_beyond_parents" in metrics:
+            others = {each for names in self.parents.values() for each in names}
+            lacking = ", ".join(sorted(others - set(self.factor_names)))
+            raise UsageError(
+                "metric r2_beyond_parents needs the parents of every factor that is scored: add "
+                f"{lacking} to the factors, or leave it out"
+            )
+        check_metrics_fit(metrics, *about)
+        return tuple(metrics)
+
+    @property
+    def _moves(self) -> Bools:
+        return varying(self.values.astype(np.float64))
 
     @property
     def identity(self) -> DatasetIdentity:
@@ -104,7 +200,8 @@ class TestSet:
         """
         from threedident.datasets.dataset import ThreeDIdent
 
-        return ThreeDIdent(self.root, factors=self.factor_names)
+        factors = self.factor_names if self.sampling is None else None
+        return ThreeDIdent(self.root, factors=factors)
 
     def record(self) -> DataRecord:
         """Describe it as scores.json does."""
@@ -112,7 +209,14 @@ class TestSet:
         preset = manifest.preset if manifest else None
         settings = manifest.settings if manifest else {}
         best = manifest.best_r2 if manifest else {}
-        identity = self.identity
+        identity, sampling = self.identity, self.sampling
+        rendered = {name: name for name in self.factor_names}
+        if sampling is not None:
+            rendered = {
+                each.name: each.renders
+                for each in sampling.model.variables
+                if each.name in self.factor_names and each.kind == "continuous"
+            }
         return DataRecord(
             fingerprint=identity.fingerprint,
             images=identity.images,
@@ -123,11 +227,37 @@ class TestSet:
             engine=dict(manifest.engine) if manifest else None,
             factors=self.factor_names,
             not_injective=tuple(preset.ambiguities()) if preset else None,
-            best_r2={name: best[name] for name in self.factor_names if name in best},
+            best_r2={name: best[each] for name, each in rendered.items() if each in best},
             why_no_best_r2=manifest.why_no_best_r2
             if manifest
             else "what drew the latents and rendered the images is not recorded",
+            model=None if sampling is None else sampling.model.name,
+            drawn=None if sampling is None else _drawn(sampling),
         )
+
+
+def _model(source: Source) -> CausalModel | None:
+    sampling = source.manifest.sampling if source.manifest else None
+    return sampling.model if sampling else None
+
+
+def _variables(model: CausalModel, names: Sequence[str]) -> tuple[str, ...]:
+    """Return names of variables, each once.
+
+    Raises:
+        UsageError: the model has no such variable.
+    """
+    return tuple(dict.fromkeys(model[name].name for name in names))
+
+
+def _drawn(sampling: Sampling) -> dict[str, Any]:
+    """Describe what was drawn of a model, as plain data."""
+    plain = sampling.as_dict()
+    return {
+        "group": sampling.group,
+        "environments": list(sampling.environments or (OBSERVED,)),
+        **{key: plain[key] for key in ("do", "counterfactual", "view", "steps")},
+    }
 
 
 def identity_of(source: Source) -> DatasetIdentity:

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from threedident.evaluate.metrics._accuracy import accuracy as accuracy
+    from threedident.evaluate.metrics._beyond_parents import r2_beyond_parents as r2_beyond_parents
     from threedident.evaluate.metrics._block_r2 import block_r2 as block_r2
     from threedident.evaluate.metrics._dci import completeness as completeness
     from threedident.evaluate.metrics._dci import dci as dci
     from threedident.evaluate.metrics._dci import disentangled as disentangled
     from threedident.evaluate.metrics._explicitness import explicitness as explicitness
+    from threedident.evaluate.metrics._infomec import infomec as infomec
+    from threedident.evaluate.metrics._kinds import Kind as Kind
     from threedident.evaluate.metrics._linear_r2 import linear_r2 as linear_r2
     from threedident.evaluate.metrics._mcc import mcc as mcc
     from threedident.evaluate.metrics._mig import mig as mig
@@ -28,9 +32,13 @@ if TYPE_CHECKING:
     from threedident.evaluate.metrics._sap import sap as sap
 
 _MODULES = {
+    "threedident.evaluate.metrics._accuracy": ("accuracy",),
+    "threedident.evaluate.metrics._beyond_parents": ("r2_beyond_parents",),
     "threedident.evaluate.metrics._block_r2": ("block_r2",),
     "threedident.evaluate.metrics._dci": ("completeness", "dci", "disentangled"),
     "threedident.evaluate.metrics._explicitness": ("explicitness",),
+    "threedident.evaluate.metrics._infomec": ("infomec",),
+    "threedident.evaluate.metrics._kinds": ("Kind",),
     "threedident.evaluate.metrics._linear_r2": ("linear_r2",),
     "threedident.evaluate.metrics._mcc": ("mcc",),
     "threedident.evaluate.metrics._mig": ("mig",),

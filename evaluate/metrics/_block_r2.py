@@ -10,6 +10,7 @@ import numpy as np
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._arrays import Float64, checked, mean_of_varying
 from threedident.evaluate.metrics._kernel_ridge import MOST_SAMPLES
+from threedident.evaluate.metrics._kinds import Kinds
 from threedident.evaluate.metrics._linear_fit import Folds
 from threedident.evaluate.metrics._linear_r2 import linear_r2
 from threedident.evaluate.metrics._nonlinear_r2 import nonlinear_r2
@@ -28,6 +29,7 @@ def block_r2(
     *,
     folds: Folds = 2,
     most: int = MOST_SAMPLES,
+    kinds: Kinds = None,
 ) -> MetricResult:
     """R2 from every block of codes to every block of factors.
 
@@ -45,6 +47,7 @@ def block_r2(
         kernel: whether to use kernel ridge regression (`nonlinear_r2`) rather than linear.
         folds: the rows to fit on and to score, as for `linear_r2`.
         most: the number of samples that kernel ridge uses.
+        kinds: the kind of each factor, as in `linear_r2`; None: all continuous.
 
     Returns:
         The mean R2 and each factor's (NaN outside the blocks). Parts: `r2`, the matrix (blocks
@@ -67,9 +70,9 @@ def block_r2(
     _check_blocks(factor_blocks, factors.shape[1], "factor")
     _check_blocks(code_blocks, codes.shape[1], "code")
     results = [
-        nonlinear_r2(factors, codes[:, list(columns)], folds=folds, most=most)
+        nonlinear_r2(factors, codes[:, list(columns)], folds=folds, most=most, kinds=kinds)
         if kernel
-        else linear_r2(factors, codes[:, list(columns)], folds=folds)
+        else linear_r2(factors, codes[:, list(columns)], folds=folds, kinds=kinds)
         for columns in code_blocks.values()
     ]
     resamples = [result.resample for result in results if result.resample is not None]

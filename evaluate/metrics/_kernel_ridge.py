@@ -12,7 +12,7 @@ import numpy as np
 
 from threedident.errors import MissingExtraError, UsageError
 from threedident.evaluate.metrics._arrays import Float64, standardised, varying
-from threedident.evaluate.metrics._linear_fit import determination
+from threedident.evaluate.metrics._linear_fit import Starts, determination
 
 try:
     from scipy import linalg
@@ -42,7 +42,7 @@ def _alike(train: Float64, test: Float64) -> tuple[Float64, Float64]:
     return (train[:, moves] - mean) / std, (test[:, moves] - mean) / std
 
 
-def kernel_ridge(train: Float64, targets: Float64, test: Float64) -> Float64:
+def kernel_ridge(train: Float64, targets: Float64, test: Float64, starts: Starts = None) -> Float64:
     """Predict factors by kernel ridge regression with a Gaussian kernel (Saunders et al. 1998).
 
     f(c) = mean + k(c)^T (K + N ridge)^-1 (z - mean), K_rs = exp(-|c_r - c_s|^2 / (2 width^2)),
@@ -52,11 +52,13 @@ def kernel_ridge(train: Float64, targets: Float64, test: Float64) -> Float64:
 
     Args:
         train: (N, m), the codes to fit on.
-        targets: (N, n), their factors.
+        targets: (N, k), their factors, one column each unless `starts` says otherwise.
         test: (M, m), the codes to predict from.
+        starts: the first column of each factor; width and ridge are chosen for all columns of a
+            factor together.
 
     Returns:
-        Predictions (M, n).
+        Predictions (M, k).
     """
     codes, queries = _alike(train, test)
     squares = cdist(codes, codes, "sqeuclidean")
@@ -67,15 +69,20 @@ def kernel_ridge(train: Float64, targets: Float64, test: Float64) -> Float64:
     mean = targets.mean(0)
     wanted = (targets - mean) / scale
     inner = wanted[:half].mean(0)
-    r2 = np.full((len(WIDTHS), len(RIDGES), targets.shape[1]), -np.inf)
+    count = targets.shape[1] if starts is None else len(starts)
+    units = 1.0 if starts is None else scale  # of the columns of a factor, to be compared
+    r2 = np.full((len(WIDTHS), len(RIDGES), count), -np.inf)
     for i, width in enumerate(WIDTHS):
         kernel = np.exp(-squares[:, :half] / (2 * width**2 * unit))
         values, vectors = np.linalg.eigh(kernel[:half])
         inside, outside = vectors.T @ (wanted[:half] - inner), kernel[half:] @ vectors
         for j, ridge in enumerate(RIDGES):
             shrunk = inside / (np.maximum(values, 0) + half * ridge)[:, None]
-            r2[i, j] = np.nan_to_num(determination(wanted[half:], inner + outside @ shrunk))
-    best = r2.reshape(-1, targets.shape[1]).argmax(0)
+            guess = inner + outside @ shrunk
+            r2[i, j] = np.nan_to_num(determination(wanted[half:] * units, guess * units, starts))
+    best = r2.reshape(-1, count).argmax(0)
+    if starts is not None:
+        best = np.repeat(best, np.diff([*starts, targets.shape[1]]))
     predicted = np.empty((len(queries), targets.shape[1]))
     across = cdist(queries, codes, "sqeuclidean")
     for place, (width, ridge) in enumerate(itertools.product(WIDTHS, RIDGES)):

@@ -75,19 +75,45 @@ def fit_linear(codes: Float64, targets: Float64) -> LinearFit:
     return LinearFit(mean, scale, weights, mean_targets, int(kept.sum()))
 
 
-def determination(targets: Float64, predicted: Float64) -> Float64:
-    """Compute the coefficient of determination per column, (n,); NaN for a constant target.
+#: The first column of each factor, of targets with several columns a factor; None for one each.
+Starts = npt.NDArray[np.int64] | None
 
-    R2 = 1 - sum (z - predicted)^2 / sum (z - mean z)^2, the mean that of the scored samples.
+
+def determination(targets: Float64, predicted: Float64, starts: Starts = None) -> Float64:
+    """Compute the coefficient of determination per factor, (n,); NaN for a constant one.
+
+    R2 = 1 - sum |z - predicted|^2 / sum |z - mean z|^2, the mean that of the scored samples.
+
+    Args:
+        targets: (N, k), the factors, one column each unless `starts` says otherwise.
+        predicted: (N, k), their predictions.
+        starts: the first column of each factor.
     """
     residual = ((targets - predicted) ** 2).sum(0)
     total = ((targets - targets.mean(0)) ** 2).sum(0)
-    moves = varying(targets)
-    return _share(residual, total, moves)
+    return _share(residual, total, varying(targets), starts)
 
 
-def _share(residual: Float64, total: Float64, moves: npt.NDArray[np.bool_]) -> Float64:
-    """Return 1 - residual / total where a target moves, NaN elsewhere."""
+def _share(
+    residual: Float64,
+    total: Float64,
+    moves: npt.NDArray[np.bool_],
+    starts: Starts = None,
+    squares: Float64 | None = None,
+) -> Float64:
+    """Return 1 - residual / total where a target moves, NaN elsewhere.
+
+    Args:
+        residual, total: (..., k), sums of squares by column.
+        moves: (..., k) or (k,), which columns are not constant.
+        starts: the first column of each factor, whose sums are added up.
+        squares: (k,), the unit of each column's sums, where they are not alike.
+    """
+    if starts is not None:
+        unit = np.ones(residual.shape[-1]) if squares is None else squares
+        residual = np.add.reduceat(residual * unit, starts, axis=-1)
+        total = np.add.reduceat(np.where(moves, total, 0) * unit, starts, axis=-1)
+        moves = np.logical_or.reduceat(moves, starts, axis=-1)
     r2 = np.maximum(1 - residual / np.where(moves, total, 1), LOWEST)
     return np.where(moves, r2, np.nan)
 
@@ -169,11 +195,18 @@ class Moments:
         return np.linalg.solve(self.codes + ridge, self.cross)
 
 
-def refitted_determination(train: Moments, test: Moments) -> Float64:
+def refitted_determination(
+    train: Moments, test: Moments, starts: Starts = None, squares: Float64 | None = None
+) -> Float64:
     """Compute R2 per factor on some rows of the fit on others, (b, n), from moments alone.
 
     With weights W, the residual z - z0 - W^T (c - c0) has mean square var z - 2 W.cov(c, z)
     + W^T cov(c) W plus its squared mean, over the rows scored.
+
+    Args:
+        train, test: the moments of the rows to fit on and of those to score.
+        starts: the first column of each factor, of targets with several columns a factor.
+        squares: (k,), the variances of the columns that were standardised, with `starts`.
     """
     weights = train.weights()
     shift = test.mean_factors - train.mean_factors
@@ -181,18 +214,28 @@ def refitted_determination(train: Moments, test: Moments) -> Float64:
     offset = shift - np.einsum("bkn,bk->bn", weights, moved)
     explained = 2 * (weights * test.cross).sum(1) - (weights * (test.codes @ weights)).sum(1)
     residual = np.maximum(test.factors - explained, 0) + offset**2
-    return _share(residual, test.factors, test.factors > CONSTANT**2)
+    return _share(residual, test.factors, test.factors > CONSTANT**2, starts, squares)
 
 
-def held_determination(targets: Float64, predicted: Float64, counts: Float64) -> Float64:
-    """Compute R2 per factor, (b, n), of predictions that stay, under counts (b, N)."""
+def held_determination(
+    targets: Float64, predicted: Float64, counts: Float64, starts: Starts = None
+) -> Float64:
+    """Compute R2 per factor, (b, n), of predictions that stay, under counts (b, N).
+
+    Args:
+        targets: (N, k), the factors, one column each unless `starts` says otherwise.
+        predicted: (N, k), their predictions.
+        counts: (b, N), how often each row was drawn.
+        starts: the first column of each factor.
+    """
     scaled = standardised(targets)
     residual = standardised_residual(targets, predicted) ** 2
     total = counts.sum(1)[:, None]
     mean = counts @ scaled / total
     variance = counts @ scaled**2 / total - mean**2
     moves = varying(targets) & (variance > CONSTANT**2)
-    return _share(counts @ residual / total, variance, moves)
+    squares = None if starts is None else targets.var(0)
+    return _share(counts @ residual / total, variance, moves, starts, squares)
 
 
 def standardised_residual(targets: Float64, predicted: Float64) -> Float64:

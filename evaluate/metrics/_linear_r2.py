@@ -15,6 +15,7 @@ from threedident.evaluate.metrics._arrays import (
     mean_of_varying,
     standardised,
 )
+from threedident.evaluate.metrics._kinds import Kinds, Points
 from threedident.evaluate.metrics._linear_fit import (
     MOST_REFITTED,
     Folds,
@@ -30,7 +31,9 @@ from threedident.evaluate.metrics._linear_fit import (
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
 
 
-def linear_r2(z: Any, z_hat: Any, *, folds: Folds = 2, adjusted: bool = False) -> MetricResult:
+def linear_r2(
+    z: Any, z_hat: Any, *, folds: Folds = 2, adjusted: bool = False, kinds: Kinds = None
+) -> MetricResult:
     """R2 of a linear regression with intercept from codes to factors, averaged over factors.
 
     For factor i, R2_i = 1 - sum_r (z_ri - p_ri)^2 / sum_r (z_ri - mean z_i)^2 over the rows r
@@ -45,12 +48,16 @@ def linear_r2(z: Any, z_hat: Any, *, folds: Folds = 2, adjusted: bool = False) -
     nearly collinear codes lower. The adjusted R2, 1 - (1 - R2) (N - 1) / (N - p - 1)
     for codes of rank p (Ezekiel 1930), corrects a fit on the scored rows for the codes' number.
 
+    A circular factor is predicted as (cos, sin), a discrete one as the indicator of its class,
+    with |.|^2 in place of the square: the R2 of all coordinates of a factor together.
+
     Args:
         z: (N, n), the factors.
         z_hat: (N, m), the codes. With m >= N of a fold, the solution of minimum norm is taken.
         folds: 2, "single" (the published split) or "in-sample"; see `splits`. Halves are taken
             as the rows stand, so their order must be random.
         adjusted: whether to correct for the number of codes, with folds="in-sample".
+        kinds: the kind of each factor; None: all continuous.
 
     Returns:
         The mean R2 and each factor's. Parts: `folds`, (folds, n); `rank` of the codes.
@@ -74,12 +81,14 @@ def linear_r2(z: Any, z_hat: Any, *, folds: Folds = 2, adjusted: bool = False) -
             f"needs no correction: use folds='in-sample' with it, found folds={folds!r}"
         )
     factors, codes = checked(z, z_hat)
+    points = Points.of(factors, kinds)
+    true, starts = points.values, points.starts
     pairs, parts = splits(len(factors), folds), drawn_folds(len(factors), folds)
-    predicted, r2, ranks = np.zeros_like(factors), [], []
+    predicted, r2, ranks = np.zeros_like(true), [], []
     for train, test in pairs:
-        fit = fit_linear(codes[train], factors[train])
+        fit = fit_linear(codes[train], true[train])
         predicted[test] = fit.predict(codes[test])
-        r2.append(determination(factors[test], predicted[test]))
+        r2.append(determination(true[test], predicted[test], starts))
         ranks.append(fit.rank)
     spare = _spare(len(factors), ranks[0]) if adjusted else 1.0
     per_fold = 1 - spare * (1 - np.array(r2))
@@ -88,18 +97,21 @@ def linear_r2(z: Any, z_hat: Any, *, folds: Folds = 2, adjusted: bool = False) -
 
     @functools.cache
     def design() -> tuple[Float64, Float64]:
-        return whitened(codes), standardised(factors)
+        return whitened(codes), standardised(true)
 
     def refitted(counts: Float64) -> list[Float64]:
         white, unit = design()
         drawn = [Moments.of(white[part], unit[part], counts[:, part]) for part in parts]
+        squares = None if starts is None else true.var(0)
         return [
-            refitted_determination(drawn[parts.index(train)], drawn[parts.index(test)])
+            refitted_determination(
+                drawn[parts.index(train)], drawn[parts.index(test)], starts, squares
+            )
             for train, test in pairs
         ]
 
     def held(counts: Float64) -> list[Float64]:
-        return [held_determination(factors[t], predicted[t], counts[:, t]) for _, t in pairs]
+        return [held_determination(true[t], predicted[t], counts[:, t], starts) for _, t in pairs]
 
     def replicate(counts: Float64) -> Replicates:
         drawn = refitted(counts) if refits else held(counts)

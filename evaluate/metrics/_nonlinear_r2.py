@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from threedident.evaluate.metrics._kernel_ridge import (
     kernel_ridge,
     mlp,
 )
+from threedident.evaluate.metrics._kinds import Kinds, Points
 from threedident.evaluate.metrics._linear_fit import (
     Folds,
     determination,
@@ -37,6 +39,7 @@ def nonlinear_r2(
     folds: Folds = 2,
     most: int = MOST_SAMPLES,
     seed: int = 0,
+    kinds: Kinds = None,
 ) -> MetricResult:
     """Held-out R2 of a non-linear regression from codes to factors, averaged over factors.
 
@@ -51,6 +54,7 @@ def nonlinear_r2(
         folds: 2 or "single".
         most: the number of samples in use, the first ones.
         seed: the seed for the MLP.
+        kinds: the kind of each factor, as in `linear_r2`; None: all continuous.
 
     Returns:
         The mean R2 and each factor's. Parts: `folds`, (folds, n). A bootstrap holds the fit.
@@ -74,15 +78,18 @@ def nonlinear_r2(
         )
     factors, codes = checked(z, z_hat, 20 if regressor == "kernel" else 40)
     factors, codes = factors[:most], codes[:most]
+    points = Points.of(factors, kinds)
+    true, starts = points.values, points.starts
     pairs = splits(len(factors), folds)
-    regress: Regression = kernel_ridge if regressor == "kernel" else mlp(seed)
-    predicted = np.zeros_like(factors)
+    kernel = functools.partial(kernel_ridge, starts=starts)
+    regress: Regression = kernel if regressor == "kernel" else mlp(seed)
+    predicted = np.zeros_like(true)
     for train, test in pairs:
-        predicted[test] = regress(codes[train], factors[train], codes[test])
-    per_fold = np.array([determination(factors[t], predicted[t]) for _, t in pairs])
+        predicted[test] = regress(codes[train], true[train], codes[test])
+    per_fold = np.array([determination(true[t], predicted[t], starts) for _, t in pairs])
 
     def replicate(counts: Float64) -> Replicates:
-        drawn = [held_determination(factors[t], predicted[t], counts[:, t]) for _, t in pairs]
+        drawn = [held_determination(true[t], predicted[t], counts[:, t], starts) for _, t in pairs]
         each = np.mean(drawn, 0)
         return Replicates(mean_of_varying(each), each)
 

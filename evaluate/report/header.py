@@ -95,17 +95,21 @@ def _of_submission(scores: ScoresFile) -> Rows:
 
 
 def _of_data(scores: ScoresFile) -> Rows:
-    data = scores.data
+    data, beside = scores.data, scores.independent
     engine, side = data.engine or {}, data.resolution
     rendered = [str(engine[key]) for key in ("name", "version", "quality") if engine.get(key)]
     return [
-        ("preset", _plain(data.preset)),
+        ("model", _plain(data.model)),
+        ("preset", _plain(data.preset) if data.model is None else None),
+        ("environments", _plain((data.drawn or {}).get("environments"))),
+        ("drawn as", _plain((data.drawn or {}).get("group"))),
         ("split", _plain(data.split)),
         ("seed", _digits(data.seed)),
         ("images", f"{data.images:,}" + (f", {side} x {side}" if side else "")),
         ("engine", isolated(" ".join(rendered)) if rendered else None),
         ("factors", isolated(", ".join(data.factors))),
         ("fingerprint", _hash(data.fingerprint)),
+        ("independent", _hash(beside.data.fingerprint) if beside else None),
     ]
 
 
@@ -132,9 +136,17 @@ def _hash(value: Any) -> Html | None:
 
 def warnings(scores: ScoresFile) -> Html | None:
     """List the warnings, if there are any."""
-    if not scores.warnings:
+    messages = [warning.message for warning in scores.warnings]
+    if scores.independent is not None:
+        known = {warning.code for warning in scores.warnings}
+        messages += [
+            f"of the independent variables: {warning.message}"
+            for warning in scores.independent.warnings
+            if warning.code not in known
+        ]
+    if not messages:
         return None
-    lines = (element("li", isolated(warning.message)) for warning in scores.warnings)
+    lines = (element("li", isolated(message)) for message in messages)
     return element("div", element("strong", "Warnings"), element("ul", *lines), class_="notice")
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.evaluate.metrics._kinds import Kinds, as_kinds
 from threedident.evaluate.report.html import Html, element, joined
 from threedident.evaluate.report.recovery import Recovery
 from threedident.evaluate.report.svg import heat_map, scatter, shown_codes
@@ -37,10 +38,17 @@ def _matched(scores: ScoresFile, shape: tuple[int, ...]) -> list[tuple[int, int]
     ]
 
 
-def correlations(scores: ScoresFile, recovery: Recovery, factors: Sequence[str]) -> Html:
+def correlations(
+    scores: ScoresFile, recovery: Recovery, factors: Sequence[str], kinds: Kinds = None
+) -> Html:
     """Draw the correlations of factors and codes as a heat map."""
     matched = _matched(scores, recovery.correlation.shape)
     note = "Pearson's, over all samples; hover over a cell for more digits."
+    if any(kind.name != "continuous" for kind in as_kinds(kinds, len(factors))):
+        note += (
+            " Of angles and classes, the multiple correlation of a code with sine and cosine, or "
+            "with the indicators of the classes, which has no sign."
+        )
     if matched:
         note += " The codes that MCC matched with the factors have a frame."
     shown, width = len(shown_codes(recovery.correlation, matched)), recovery.correlation.shape[1]
@@ -54,9 +62,15 @@ def correlations(scores: ScoresFile, recovery: Recovery, factors: Sequence[str])
 
 
 def predictions(
-    scores: ScoresFile, recovery: Recovery, latents: Array, factors: Sequence[str]
+    scores: ScoresFile,
+    recovery: Recovery,
+    latents: Array,
+    factors: Sequence[str],
+    kinds: Kinds = None,
 ) -> Html:
-    """Draw predicted against true values of each factor."""
+    """Draw predicted against true values of each factor that is a number or an angle."""
+    shown = [i for i, k in enumerate(as_kinds(kinds, len(factors))) if k.name != "discrete"]
+    angles = any(kind.name == "circular" for kind in as_kinds(kinds, len(factors)))
     some = np.linspace(0, len(latents) - 1, min(len(latents), _POINTS)).round().astype(int)
     report = scores.scores.get("linear_r2")
     r2 = (report.per_factor if report else None) or {}
@@ -64,17 +78,20 @@ def predictions(
         scatter(
             latents[some, f],
             recovery.predicted[some, f],
-            name.replace("_", " "),
-            f"R2 {number(r2[name], 3)}" if name in r2 else "",
+            factors[f].replace("_", " "),
+            f"R2 {number(r2[factors[f]], 3)}" if factors[f] in r2 else "",
         )
-        for f, name in enumerate(factors)
+        for f in shown
     )
+    if not shown:
+        return Html("")
     return joined(
         element("h2", "Predicted against true"),
         element(
             "p",
             "By linear regression from the codes, each half of the samples with the fit on the "
-            f"other; {len(some):,} of {len(latents):,} samples.",
+            f"other; {len(some):,} of {len(latents):,} samples."
+            + (" Angles are shown at most half a turn from the true one." if angles else ""),
             class_="faint",
         ),
         element("div", *plots, class_="plots"),

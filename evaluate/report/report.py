@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._arrays import checked
+from threedident.evaluate.metrics._kinds import Kinds
 from threedident.evaluate.report.header import footing, head, title, warnings
 from threedident.evaluate.report.html import page
 from threedident.evaluate.report.pictures import correlations, predictions, worst
@@ -29,6 +30,7 @@ def write_report(
     out: Path,
     *,
     label: str | None = None,
+    kinds: Kinds = None,
 ) -> None:
     """Write the page.
 
@@ -39,12 +41,13 @@ def write_report(
         images: the files whose image i belongs to row i; None where there are none to show.
         out: the file.
         label: the name of a submission without a manifest; None: the one in the scores.
+        kinds: the kind of each factor; None: all continuous.
 
     Raises:
         UsageError: the arrays do not fit each other, the factors or the images.
         DatasetError: an image cannot be read, or the file cannot be written.
     """
-    text = report(scores, z, z_hat, images, label=label)
+    text = report(scores, z, z_hat, images, label=label, kinds=kinds)
     with explaining_write_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary:
@@ -58,6 +61,7 @@ def report(
     images: Source | None = None,
     *,
     label: str | None = None,
+    kinds: Kinds = None,
 ) -> str:
     """Return the page as text; arguments and errors are those of `write_report`."""
     latents, codes = checked(z, z_hat)
@@ -66,7 +70,7 @@ def report(
         raise UsageError(f"the scores name {len(factors)} factors, the latents {latents.shape[1]}")
     if images is not None and len(images) < len(latents):
         raise UsageError(f"the dataset has {len(images)} images, the latents {len(latents)} rows")
-    recovery = Recovery.of(latents, codes)
+    recovery = Recovery.of(latents, codes, kinds)
     heading = title(scores, label)
     return page(
         f"{heading}: scores",
@@ -74,8 +78,8 @@ def report(
         warnings(scores),
         score_table(scores),
         factor_table(scores),
-        correlations(scores, recovery, factors),
-        predictions(scores, recovery, latents, factors),
+        correlations(scores, recovery, factors, kinds),
+        predictions(scores, recovery, latents, factors, kinds),
         worst(recovery, latents, factors, images),
         footing(scores),
     )

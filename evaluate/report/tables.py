@@ -34,20 +34,28 @@ def score_table(scores: ScoresFile) -> Html:
     """Make the table of all scores, and what is to be said of them."""
     rows: list[list[Child]] = []
     names = in_order(scores.scores)
+    beside = scores.independent
     for name in names:
         report = scores.scores[name]
         share = _mean(report.share)
-        rows.append(
-            [
-                isolated(metric_label(name)),
-                number(report.value),
-                _interval(report.ends),
-                number(report.chance),
-                number(_mean(report.best)),
-                NONE if share is None else f"{share:.1%}",
+        row: list[Child] = [
+            isolated(metric_label(name)),
+            number(report.value),
+            _interval(report.ends),
+            number(report.chance),
+            number(_mean(report.best)),
+            NONE if share is None else f"{share:.1%}",
+        ]
+        if beside is not None:
+            other = beside.scores.get(name)
+            row += [
+                number(None if other is None else other.value),
+                _interval(None if other is None else other.ends),
             ]
-        )
+        rows.append(row)
     head: list[Child] = ["metric", "score", "95 % interval", "chance", "best possible", "share"]
+    if beside is not None:
+        head += ["independent", "95 % interval"]
     reason = scores.no_best_scores
     return joined(
         element("h2", "Scores"),
@@ -59,6 +67,12 @@ def score_table(scores: ScoresFile) -> Html:
             class_="faint",
         ),
         _remark(f"{reason[0].upper()}{reason[1:]}.") if reason else None,
+        None
+        if beside is None
+        else _remark(
+            f"Independent: the same encoder on {beside.data.images:,} images of the same generator "
+            "whose variables are independent, where a code of one cannot score on others."
+        ),
         *(
             _remark(f"{METRICS[name].label}: {METRICS[name].note}.")
             for name in names
@@ -77,6 +91,8 @@ def factor_table(scores: ScoresFile) -> Html | None:
     if not reports:
         return None
     names = in_order(reports)
+    others = scores.independent.scores if scores.independent else {}
+    beside = {name: each for name, each in others.items() if each.per_factor}
     rows: list[list[Child]] = []
     for factor in dict.fromkeys(f for name in names for f in reports[name].per_factor or {}):
         cells: list[Child] = [isolated(factor)]
@@ -89,10 +105,14 @@ def factor_table(scores: ScoresFile) -> Html | None:
             cells.append(joined(value, small))
             if report.best:
                 cells.append(number(report.best.get(factor)))
+            if name in beside:
+                cells.append(number((beside[name].per_factor or {}).get(factor)))
         rows.append(cells)
     head: list[Child] = ["factor"]
     for name in names:
         head.append(isolated(metric_label(name)))
         if reports[name].best:
             head.append(isolated(f"best {metric_label(name)}"))
+        if name in beside:
+            head.append(isolated(f"{metric_label(name)}, independent"))
     return joined(element("h2", "By factor"), titled_table(head, rows))

@@ -7,14 +7,17 @@ import pytest
 from helpers.synthetic_codes import data, noise
 
 from threedident.evaluate.metrics import (
+    accuracy,
     block_r2,
     dci,
     explicitness,
+    infomec,
     linear_r2,
     mcc,
     mig,
     modularity,
     nonlinear_r2,
+    r2_beyond_parents,
     sap,
 )
 from threedident.evaluate.metrics._bootstrap import bootstrap, draw_counts, interval
@@ -41,6 +44,10 @@ MEASURES = {
     "sap": sap,
     "modularity": modularity,
     "explicitness": explicitness,
+    "infomec": infomec,
+    "beyond parents": lambda z, c: r2_beyond_parents(z, c, [[], [0], [0, 1]]),
+    "accuracy": lambda z, c: accuracy(np.round(z), c),
+    "circular": lambda z, c: linear_r2(z, c, kinds=["circular"] * 3),
 }
 
 
@@ -60,7 +67,7 @@ def test_a_draw_of_every_row_once_is_the_score_itself(name):
         assert np.allclose(values, measured.parts[part], rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", [*REFITTED, "sap"])
+@pytest.mark.parametrize("name", [*REFITTED, "sap", "circular"])
 def test_a_draw_is_the_score_of_the_rows_drawn(name):
     z, codes = data()
     measured = MEASURES[name](z, codes)

@@ -34,8 +34,8 @@ from threedident.encoders import (
 )
 from threedident.errors import DatasetError, UsageError
 from threedident.evaluate import evaluation as run
+from threedident.evaluate.metrics.registry import all_metrics
 from threedident.evaluate.scores_schema import check_scores
-from threedident.evaluate.scoring import METRICS
 from threedident.evaluate.submissions.submission import file_digest
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_behind")
@@ -174,8 +174,12 @@ def test_all_metrics_at_once(cli, tmp_path):
     make(tmp_path / "data/3dident-test", 80, raw=z)
     np.save("a.npy", z[:, :3])
     said = cli("evaluate", "a.npy", "--metrics", "all", "--bootstrap", 0, "--factors", "x,y").stdout
-    assert list(json.loads(Path("scores/a/scores.json").read_text())["scores"]) == list(METRICS)
+    scores = json.loads(Path("scores/a/scores.json").read_text())["scores"]
+    assert tuple(scores) == all_metrics(None, np.ones(2, bool), None)
+    assert "accuracy" not in scores
     assert "dci: not as in most of the literature" in said
+    said = cli("evaluate", "a.npy", "--metrics", "accuracy", code=2).stderr
+    assert "metric accuracy cannot be computed here: it scores 1 or more discrete factors" in said
 
 
 def test_the_terminal_shows_scores_by_factor(cli, rendered):

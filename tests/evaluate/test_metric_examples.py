@@ -9,7 +9,7 @@ from threedident.evaluate import metrics
 
 MODULES = (
     *("_linear_r2", "_nonlinear_r2", "_mcc", "_block_r2", "_dci", "_mig", "_sap"),
-    *("_modularity", "_explicitness"),
+    *("_modularity", "_explicitness", "_beyond_parents", "_accuracy", "_infomec"),
 )
 
 
@@ -23,4 +23,4 @@ def test_examples(name):
 
 def test_every_metric_has_a_module_of_its_own():
     exported = {metrics._PLACES[name].rpartition(".")[2] for name in metrics.__all__}
-    assert exported == {*MODULES, "_result"}
+    assert exported == {*MODULES, "_kinds", "_result"}

@@ -19,11 +19,14 @@ from threedident.evaluate.metrics import (
     dci,
     linear_r2,
 )
-from threedident.evaluate.scoring import METRICS, score
+from threedident.evaluate.metrics._kinds import as_kinds
+from threedident.evaluate.metrics.registry import all_metrics, default_metrics
+from threedident.evaluate.scoring import score
 from threedident.factors import FACTOR_NAMES
 from threedident.presets import load_preset
 
 FOUR = ("x", "y", "phi", "object_hue")
+METRICS = all_metrics(None, np.ones(4, bool), None)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,7 @@ def everything():
         z,
         codes @ rotation(4).astype(np.float32),
         factors=FOUR,
-        metrics=tuple(METRICS),
+        metrics=METRICS,
         best_r2={"x": 1.0, "y": 1.0, "phi": 0.0, "object_hue": 0.9},
         not_injective=("hues share one colour",),
         bootstrap=100,
@@ -55,7 +58,7 @@ def test_every_metric_has_all_it_promises(everything):
         assert least <= entry["chance"] <= most, name
         assert isinstance(entry["choices"], dict)
         if entry["per_factor"] is None:
-            assert name in ("dci", "modularity")
+            assert name in ("dci", "modularity", "infomec")
             continue
         assert list(entry["per_factor"]) == list(FOUR)
         assert np.mean(list(entry["per_factor"].values())) == pytest.approx(entry["value"])
@@ -70,7 +73,12 @@ def test_every_metric_has_all_it_promises(everything):
 
 def test_chance_is_below_what_a_good_encoder_gets(everything):
     for name, entry in everything[2]["scores"].items():
-        if name not in ("dci", "modularity", "mig"):  # chance says little of codes, or all is low
+        if name not in (
+            "dci",
+            "modularity",
+            "mig",
+            "infomec",
+        ):  # chance says little of codes, or all is low
             assert entry["interval"][0] > entry["chance_interval"][1], name
 
 
@@ -112,11 +120,13 @@ def test_the_best_encoder_reaches_the_share_one():
 SCRIPT = """
 import json
 import numpy as np
-from threedident.evaluate.scoring import METRICS, score
+from threedident.evaluate.metrics.registry import all_metrics
+from threedident.evaluate.scoring import score
 generator = np.random.default_rng(0)
 z = generator.uniform(-1, 1, (300, 3))
 codes = z @ generator.standard_normal((3, 4)) + 0.1 * generator.standard_normal((300, 4))
-found = score(z, codes, factors=["x", "y", "z"], metrics=list(METRICS), bootstrap=100)
+metrics = all_metrics(None, np.ones(3, bool), None)
+found = score(z, codes, factors=["x", "y", "z"], metrics=metrics, bootstrap=100)
 text = json.dumps(found.as_dict())
 if __name__ == "__main__":
     print(text)
@@ -196,6 +206,128 @@ def test_the_weights_of_the_literature_for_completeness():
     expected = (each * table.sum(0)).sum() / table.sum()
     weighted = np.average(parts["completeness_per_factor"], weights=table.sum(0))
     assert weighted == pytest.approx(expected)
+
+
+KINDS = ("continuous", "circular", "discrete")
+
+
+def causal(samples=400):
+    """A number, an angle that depends on it, and a class; and codes that hold them all."""
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-1, 1, samples)
+    angle = np.mod(2 * x + 0.5 * generator.standard_normal(samples), 2 * np.pi)
+    shape = generator.integers(0, 3, samples)
+    points = [x, np.cos(angle), np.sin(angle), *(shape[:, None] == np.arange(3)).T]
+    return np.stack([x, angle, shape], 1), np.stack(points, 1) @ rotation(6)
+
+
+def test_every_kind_of_factor_has_its_scores():
+    z, codes = causal()
+    metrics = all_metrics(as_kinds(KINDS, 3), np.ones(3, bool), ((), (0,), ()))
+    assert set(METRICS) | {"r2_beyond_parents", "accuracy", "kernel_accuracy"} == {
+        *metrics,
+        *("dci",),  # which needs two numbers
+    }
+    found = score(
+        z, codes, factors="abc", metrics=metrics, kinds=KINDS, parents={"b": ["a"]}, bootstrap=100
+    )
+    plain = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert plain["settings"]["kinds"] == dict(zip("abc", KINDS, strict=True))
+    assert plain["settings"]["parents"] == {"a": [], "b": ["a"], "c": []}
+    for name, entry in plain["scores"].items():
+        low, high = entry["interval"]
+        assert low <= entry["value"] <= high, name
+        left_out = entry["choices"].get("other_kinds_left_out", [])
+        if entry["per_factor"] is not None:
+            gone = [i for i, value in enumerate(entry["per_factor"].values()) if value is None]
+            assert gone == left_out or name.endswith("accuracy")
+    for name in ("linear_r2", "kernel_r2", "r2_beyond_parents", "accuracy", "kernel_accuracy"):
+        assert plain["scores"][name]["value"] > 0.95, name
+    assert plain["scores"]["mcc"]["choices"]["other_kinds_left_out"] == [1, 2]
+    assert plain["scores"]["mcc"]["choices"]["constant_factors_left_out"] == []
+    assert plain["scores"]["accuracy"]["chance"] == pytest.approx(1 / 3, abs=0.06)
+    assert plain["scores"]["linear_r2"]["chance"] == pytest.approx(0, abs=0.06)
+
+
+def test_a_code_of_the_cause_alone_is_seen_through():
+    z, _ = causal(1000)
+    codes = np.stack([z[:, 0], z[:, 0] ** 2], 1)
+    found = score(
+        z,
+        codes,
+        factors="abc",
+        kinds=KINDS,
+        parents={"b": ["a"]},
+        bootstrap=0,
+        metrics=["kernel_r2", "r2_beyond_parents"],
+    ).as_dict()["scores"]
+    assert found["kernel_r2"]["per_factor"]["b"] > 0.5
+    assert abs(found["r2_beyond_parents"]["per_factor"]["b"]) < 0.05
+    assert found["r2_beyond_parents"]["per_factor"]["a"] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("kinds", "parents", "expected"),
+    [
+        (None, None, ("linear_r2", "mcc")),
+        (KINDS, None, ("linear_r2", "mcc", "accuracy")),
+        (KINDS, ((), (0,), ()), ("linear_r2", "mcc", "r2_beyond_parents", "accuracy")),
+        (("circular",) * 3, ((), (), ()), ("linear_r2",)),
+    ],
+)
+def test_metrics_that_nobody_chose(kinds, parents, expected):
+    own = None if kinds is None else as_kinds(kinds, 3)
+    assert default_metrics(own, np.ones(3, bool), parents) == expected
+
+
+def test_dependence_is_seen_among_angles_and_classes():
+    z, codes = causal(1000)
+    z[:, 2] = z[:, 1] > 1
+    found = score(z, codes, factors="abc", kinds=KINDS, metrics=["linear_r2"], bootstrap=0)
+    messages = {each.code: each.message for each in found.warnings}
+    assert "a and b" in messages["dependent_factors"]
+    assert "b and c" in messages["dependent_factors"]
+    apart = np.random.default_rng(0).permuted(z, axis=0)
+    found = score(apart, codes, factors="abc", kinds=KINDS, metrics=["linear_r2"], bootstrap=0)
+    assert "dependent_factors" not in warning_codes(found)
+
+
+def test_rare_classes_and_factors_that_parents_tell_are_warned_of():
+    z, codes = causal(200)
+    z[:3, 2] = 7
+    z[:, 1] = np.mod(z[:, 0], 2 * np.pi)
+    found = score(
+        z,
+        codes,
+        factors="abc",
+        kinds=KINDS,
+        parents={"b": ["a"]},
+        bootstrap=0,
+        metrics=["r2_beyond_parents"],
+    )
+    messages = {each.code: each.message for each in found.warnings}
+    assert "c 7 (0)" in messages["rare_classes"]
+    assert messages["told_by_parents"].startswith("b: parents predict more than 99.9 %")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": ["accuracy"]}, "metric accuracy cannot be computed here: it scores 1 or more"),
+        ({"metrics": ["r2_beyond_parents"]}, "it needs factors that have parents, as those of a"),
+        (
+            {"metrics": ["r2_beyond_parents"], "parents": {"a": []}},
+            "no factor has a parent among those that are scored",
+        ),
+        ({"metrics": ["mcc"], "kinds": ["circular"] * 3}, "1 or more continuous factors that vary"),
+        ({"metrics": ["dci"], "kinds": KINDS}, "2 or more continuous factors that vary, found 1"),
+        ({"kinds": ["circular"]}, "expected 3 kinds"),
+        ({"parents": {"a": ["d"]}}, "the parents name 'd', which is none of the factors a, b, c"),
+    ],
+)
+def test_kinds_and_parents_that_do_not_fit(options, message):
+    with pytest.raises(UsageError, match=message):
+        score(causal()[0], Z[:400], **{"factors": "abc", **options})
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,10 @@ def test_the_test_set_is_opened_once(rendered, tmp_path, monkeypatch):
 
 def test_it_is_the_dataset_without_torch(rendered):
     whole, some = ThreeDIdent(rendered["test"]), ThreeDIdent(rendered["test"], factors=["hue", "x"])
-    assert np.array_equal(ScoredSet.open(rendered["test"]).raw_latents, whole.raw_latents)
+    assert np.array_equal(ScoredSet.open(rendered["test"]).values, whole.raw_latents)
     opened = ScoredSet.open(rendered["test"], ["hue", "x"])
     assert opened.factor_names == some.factor_names
-    assert np.array_equal(opened.raw_latents, some.raw_latents)
+    assert np.array_equal(opened.values, some.raw_latents)
     assert opened.record() == ScoredSet.of(some).record()
     assert opened.as_dataset().factor_names == some.factor_names
     assert len(opened) == len(some)

@@ -131,6 +131,21 @@ class Sampling:
         """Whether it draws single images of the model as it is, without an intervention."""
         return self.group == "single" and not self.do and self.environments in ((), (OBSERVED,))
 
+    @property
+    def adjacency(self) -> npt.NDArray[np.bool_]:
+        """The graph of a drawn image, (D, D): [i, j] says that variable i is a parent of j.
+
+        Interventions cut or change edges; with several environments, an edge is one of any of
+        them. In a sequence, also the graph within a later frame.
+        """
+        names = self.model.names
+        graph = np.zeros((len(names), len(names)), bool)
+        for number in range(max(1, len(self.environments))):
+            for name, mechanism in self._drawn(number).items():
+                for parent in mechanism.frames(""):
+                    graph[names.index(parent), names.index(name)] = True
+        return graph | self.model.step_adjacency if self.group == "sequence" else graph
+
     def as_dict(self) -> dict[str, Any]:
         """The sampling as plain data, with the law of the model and without its scene."""
         return {

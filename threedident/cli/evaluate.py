@@ -49,7 +49,8 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
     "--metrics",
     multiple=True,
     metavar="NAME,...",
-    help="Metrics, such as mcc,dci, or all. Can be repeated.  [default: linear_r2,mcc]",
+    help="Metrics, such as mcc,dci, or all. Can be repeated.  [default: linear_r2,mcc; of a causal "
+    "model also r2_beyond_parents,accuracy]",
 )
 @click.option(
     "--manifest",
@@ -72,7 +73,13 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
     "--factors",
     multiple=True,
     metavar="FACTOR|GROUP,...",
-    help="Score these alone. Can be repeated.  [default: all]",
+    help="Score these alone; of a causal model, variables. Can be repeated.  [default: all]",
+)
+@click.option(
+    "--independent",
+    type=PATH,
+    metavar="DATASET",
+    help="Also score on this dataset of the same causal model, in the environment independent.",
 )
 @click.option(
     "--folds",
@@ -123,6 +130,7 @@ def evaluate(
     checkpoint: Path | None,
     train: Path | None,
     factors: tuple[str, ...],
+    independent: Path | None,
     folds: str,
     bootstrap: int,
     seed: int,
@@ -144,10 +152,10 @@ def evaluate(
       3dident evaluate runs/mine --data data/3dident-test
       3dident evaluate encoder.onnx --data data/3dident-test
       3dident evaluate reference:pca --data data/3dident-test --train data/3dident
+      3dident evaluate runs/causal --data data/test --independent data/independent
     """
     from threedident.evaluate.inputs import DEFAULT_DATA, check_inputs, default_out
     from threedident.evaluate.scores_file import EMBEDDINGS, REPORT, SCORES
-    from threedident.evaluate.scoring import DEFAULT_METRICS, METRICS
     from threedident.evaluate.submissions.submission import identify
 
     if data is None:
@@ -159,19 +167,17 @@ def evaluate(
             )
     if out is None:
         out = default_out(identify(submission, trust=trust, checkpoint=checkpoint))
-    names = _split_list(metrics) or list(DEFAULT_METRICS)
-    if "all" in names:
-        names = list(METRICS)
     groups = _split_list(factors)
     inputs = check_inputs(
         submission,
         data,
-        metrics=names,
+        metrics=_split_list(metrics) or None,
         manifest=manifest,
         trust=trust,
         checkpoint=checkpoint,
         train=train,
         factors=groups,
+        independent=independent,
         out=out,
         overwrite=overwrite,
     )

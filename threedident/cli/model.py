@@ -136,6 +136,5 @@ def fit(
             click.echo(f"  {kind:<12}{how}; {each.rows:,} rows, off by {each.distance:.4f}")
     for line in law.misfits:
         say(f"warning: {line}")
-    click.echo(
-        f"wrote {out}: 3dident render --model {shlex.quote(str(out))} --n 100 --out data/new"
-    )
+    command = f"3dident render --model {shlex.quote(str(out))} --n 100 --out data/fitted"
+    click.echo(f"wrote {out}; render it: {command}")
