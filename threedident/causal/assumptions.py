@@ -539,15 +539,16 @@ def _views(sampling: Sampling) -> Iterator[Assumption]:
         papers[:1],
     )
     if private:
-        tied = [n for n in private if law.parents(n) or second[n].frames("")]
-        tied += [c for p, c in law.edges() if p in private and c not in private]
+        tied = {n: law.parents(n) or sorted(second[n].frames("")) for n in private}
+        tied |= {c: [p] for p, c in law.edges() if p in private and c not in private}
+        pairs = [f"{name} on {_some(parents)}" for name, parents in tied.items() if parents]
         yield Assumption(
             about,
             "private",
             "What is private to a view is independent of all else.",
-            FAILS if tied else HOLDS,
-            f"{_verb(tied, 'depends', 'depend')} on other variables"
-            if tied
+            FAILS if pairs else HOLDS,
+            f"depend on others: {_some(pairs)}"
+            if pairs
             else f"{_verb(private, 'has', 'have')} neither parents nor children",
             papers[1:],
         )

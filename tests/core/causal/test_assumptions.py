@@ -255,7 +255,7 @@ def test_views_that_lack_something_say_what():
     assert apart["views", "private"] == ("holds", "object_hue has neither parents nor children")
     assert apart["views", "style"] == ("holds", "no variable is style")
     tied = views({"z": UNIFORM | {"low": "0 * x"}})
-    assert tied["views", "private"] == ("fails", "z depends on other variables")
+    assert tied["views", "private"] == ("fails", "depend on others: z on x and y")
 
 
 def test_the_mixing_of_a_second_view_is_that_of_what_varies_there():
@@ -270,7 +270,7 @@ def test_the_mixing_of_a_second_view_is_that_of_what_varies_there():
     made = model(CHAIN | other, scene=scene, views={"v": {"material": "rubber", "z": UNIFORM}})
     found = verdicts(Sampling(made, view="v"))
     assert found["views", "same_mixing"][0] == "fails"
-    assert found["views", "private"] == ("fails", "z depends on other variables")
+    assert found["views", "private"] == ("fails", "depend on others: z on x and y")
 
 
 # Time
