@@ -35,6 +35,7 @@ from onnx import TensorProto, helper, numpy_helper
 from threedident.baselines import tables
 from threedident.baselines.experiment import load_experiment
 from threedident.cli import main
+from threedident.cli.group import DefaultGroup
 from threedident.evaluate.scoring import METRICS
 from threedident.render import settings
 
@@ -149,7 +150,11 @@ def find(words: Sequence[str]) -> tuple[click.Command, list[str]]:
     """A command of ours, and the words after its name."""
     command: click.Command = main
     rest = list(words)
-    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+    while isinstance(command, click.Group):
+        if isinstance(command, DefaultGroup) and (not rest or rest[0] not in command.commands):
+            return command.commands[command.default], rest
+        if not rest or rest[0].startswith("-"):
+            break
         assert rest[0] in command.commands, f"there is no command {rest[0]}"
         command = command.commands[rest.pop(0)]
     return command, rest

@@ -327,7 +327,7 @@ def _injective(law: _Law) -> _Finding:
     reasons += seen.ambiguities()
     if reasons:
         return FAILS, "; ".join(reasons)
-    return HOLDS, "by the scene's rules, no two values look alike where the object is in the frame"
+    return HOLDS, "by the scene's rules no two values share an image in which the object is seen"
 
 
 def _raw(law: _Law, variable: Variable) -> float:
@@ -371,16 +371,16 @@ _OF_IMAGES: dict[str, tuple[str, Callable[[_Law], _Finding], tuple[str, ...]]] =
         _uniform,
         ("Zimmermann et al. 2021",),
     ),
-    "product": ("The support is a product: every combination occurs.", _product, _PRODUCT),
+    "product": ("The support is a product of intervals.", _product, _PRODUCT),
     "no_functions": ("No latent is a function of others.", _no_functions, _CAUSAL),
-    "noise": ("Every mechanism has noise, in every case.", _noise, _CAUSAL),
+    "noise": ("Every mechanism has noise.", _noise, _CAUSAL),
     "box": (
         "The latents are continuous, in a box.",
         _box,
         ("Zimmermann et al. 2021", "von Kügelgen et al. 2021"),
     ),
     "injective": (
-        "The mixing is injective: no two latents share an image.",
+        "The mixing is injective.",
         _injective,
         (*_SMOOTH, "Khemakhem et al. 2020"),
     ),
@@ -422,7 +422,7 @@ def _environments(sampling: Sampling) -> Iterator[Assumption]:
     yield Assumption(
         "environments",
         "variability",
-        "The environments differ enough (sufficient variability).",
+        "The environments vary sufficiently.",
         UNKNOWN,
         "a condition on all densities at once; more environments make it likelier",
         ("Hyvärinen et al. 2019", "Khemakhem et al. 2020"),
@@ -441,7 +441,7 @@ def _of_each(about: str, laws: Sequence[Mechanisms], names: Sequence[str]) -> As
 
 
 def _perfect(about: str, laws: Mapping[str, Mechanisms]) -> Assumption:
-    text = "Interventions are perfect: they cut all parents."
+    text = "Interventions are perfect."
     papers = ("Squires et al. 2023", "von Kügelgen et al. 2023", "Brehmer et al. 2022")
     soft = [
         f"{each} in {name}" if about == "environments" else each
@@ -454,7 +454,7 @@ def _perfect(about: str, laws: Mapping[str, Mechanisms]) -> Assumption:
         return Assumption(about, "perfect", text, FAILS, reason, papers)
     if not any(laws.values()):
         return Assumption(about, "perfect", text, FAILS, "there are no interventions", papers)
-    reason = "no mechanism that is put in looks at another variable"
+    reason = "all parents are cut"
     return Assumption(about, "perfect", text, HOLDS, reason, papers)
 
 
@@ -539,18 +539,28 @@ def _views(sampling: Sampling) -> Iterator[Assumption]:
         papers[:1],
     )
     if private:
-        tied = [n for n in private if law.parents(n) or second[n].frames("")]
-        tied += [c for p, c in law.edges() if p in private and c not in private]
+        tied = {n: law.parents(n) or sorted(second[n].frames("")) for n in private}
+        tied |= {c: [p] for p, c in law.edges() if p in private and c not in private}
+        pairs = [f"{name} on {_some(parents)}" for name, parents in tied.items() if parents]
         yield Assumption(
             about,
             "private",
             "What is private to a view is independent of all else.",
-            FAILS if tied else HOLDS,
-            f"{_verb(tied, 'depends', 'depend')} on other variables"
-            if tied
+            FAILS if pairs else HOLDS,
+            f"depend on others: {_some(pairs)}"
+            if pairs
             else f"{_verb(private, 'has', 'have')} neither parents nor children",
             papers[1:],
         )
+    verdict, reason = _injective(_Law(model, {**law.mechanisms, **second}))
+    yield Assumption(
+        about,
+        "injective",
+        "The mixing of the second view is injective.",
+        verdict,
+        reason,
+        papers,
+    )
     yield Assumption(
         about,
         "same_mixing",
@@ -573,18 +583,18 @@ def _sequences(sampling: Sampling) -> Iterator[Assumption]:
     yield Assumption(
         about,
         "given_past",
-        "Given the past, the latents are independent (no parents in the same frame).",
+        "Given the past, the latents are independent.",
         FAILS if edges else HOLDS,
-        _some(f"{parent} -> {child}" for parent, child in edges)
+        f"parents in the same image: {_some(f'{one} -> {two}' for one, two in edges)}"
         if edges
-        else "all parents are of the frame before",
+        else "no variable has a parent in the same image",
         ("Klindt et al. 2021", "Lachapelle et al. 2022", "Lippe et al. 2022", "Yao et al. 2022"),
     )
     verdict, reason = _noise(law)
     yield Assumption(
         about,
         "noise",
-        "Every transition has noise, in every case.",
+        "Every transition has noise.",
         verdict,
         reason,
         ("Lachapelle et al. 2022", "Yao et al. 2022"),
@@ -593,7 +603,7 @@ def _sequences(sampling: Sampling) -> Iterator[Assumption]:
     yield Assumption(
         about,
         "variability",
-        "The transitions vary enough (sufficient variability).",
+        "The transitions vary sufficiently.",
         UNKNOWN,
         "a condition on derivatives of log densities, which no file states",
         ("Lachapelle et al. 2022", "Yao et al. 2022"),
@@ -640,8 +650,8 @@ def _targets(model: CausalModel, law: _Law) -> Iterator[Assumption]:
         yield Assumption(
             about,
             "perfect",
-            "Interventions in time are perfect: they cut all parents.",
+            "Interventions in time are perfect.",
             HOLDS,
-            "a variable that is hit is uniform on its values",
+            "a variable that is hit is uniform, whatever its parents are",
             papers[1:],
         )

@@ -24,7 +24,7 @@ SECTIONS = {
     "Make a dataset": {
         "render": "Render a dataset, or continue one.",
         "presets": "List what can be rendered.",
-        "model": "Fit a causal model to a release.",
+        "model": "List causal models, check one, draw its graph; or fit one.",
         "download": "Fetch the published dataset.",
     },
     "Look at it": {

@@ -14,7 +14,72 @@ from threedident.errors import UsageError
 
 @main.group(cls=DefaultGroup)
 def model() -> None:
-    """Work on causal models."""
+    """List causal models, check one and draw its graph; or fit one to a release.
+
+    Without the name of a command, `show` is run: `3dident model NAME|FILE.toml`.
+    """
+
+
+@model.command()
+@click.argument("name", required=False, metavar="[NAME|FILE.toml]")
+@click.option("--list", "listed", is_flag=True, help="List the built-in models.")
+@click.option("--svg", type=PATH, help="A picture of the graph to write, e.g. graph.svg.")
+@click.option(
+    "--environment",
+    metavar="NAME",
+    help="The environment whose graph --svg draws.  [default: the model as it is]",
+)
+@json_option
+def show(
+    name: str | None, listed: bool, svg: Path | None, environment: str | None, as_json: bool
+) -> None:
+    """Check a model, and say what it is; without a name, list the built-in ones.
+
+    Prints its variables with parents and mechanisms, its environments, views and interventions,
+    and which assumptions of identifiability theory hold for it. `holds` and `fails` follow from
+    the file; `unknown` cannot be told from it.
+
+    \b
+    Examples:
+      3dident model
+      3dident model temporal-causal3dident-teapot
+      3dident model own.toml --svg own.svg
+    """
+    import json
+
+    from threedident.causal import load_model, model_names
+    from threedident.causal.description import describe_model, list_lines, model_lines
+    from threedident.causal.graph_picture import graph_svg
+
+    if listed or name is None:
+        if name is not None or svg is not None or environment is not None:
+            raise UsageError("--svg and --environment are of one model, and --list is of none")
+        models = [load_model(each) for each in model_names()]
+        if as_json:
+            fields = ("name", "description", "sources")
+            click.echo(json.dumps([{f: getattr(m, f) for f in fields} for m in models], indent=2))
+            return
+        for line in list_lines(models):
+            click.echo(line)
+        return
+    if svg is not None and svg.suffix != ".svg":
+        raise UsageError(f"--svg must end in .svg, found {svg}")
+    if environment is not None and svg is None:
+        raise UsageError("--environment chooses what --svg draws: add --svg FILE")
+    model = load_model(name)
+    if svg is not None:
+        from threedident.storage.atomic_files import replacing
+
+        picture = graph_svg(model, environment)
+        with replacing(svg) as temporary:
+            temporary.write_text(picture, "utf-8")
+    if as_json:
+        click.echo(json.dumps(describe_model(model), indent=2))
+        return
+    for line in model_lines(model):
+        click.echo(line)
+    if svg is not None:
+        click.echo(f"\nwrote {svg}")
 
 
 @model.command()

@@ -128,14 +128,14 @@ def test_ten_uniform_factors_of_the_regular_preset_have_all():
         ("injective", x(UNIFORM), "fails", "s renders nothing"),
         ("injective", x(UNIFORM, renders=""), "fails", "x and s render nothing"),
         ("injective", {"x": {"mechanism": UNIFORM, "scene": [1, 1]}}, "fails", "range of x is one"),
-        ("injective", {"theta": CIRCLE}, "holds", "no two values look alike"),
-        ("injective", {"theta": CIRCLE, "phi": CIRCLE}, "holds", "no two values look alike"),
+        ("injective", {"theta": CIRCLE}, "holds", "no two values share"),
+        ("injective", {"theta": CIRCLE, "phi": CIRCLE}, "holds", "no two values share"),
         ("injective", {"theta": CIRCLE, "phi": CIRCLE, "psi": CIRCLE}, "fails", "gimbal lock"),
         (
             "injective",
             {"theta": CIRCLE, "phi": CIRCLE, "psi": CIRCLE | {"mechanism": 0.5}},
             "holds",
-            "no two values look alike",
+            "no two values share",
         ),
         (
             "injective",
@@ -150,7 +150,7 @@ def test_ten_uniform_factors_of_the_regular_preset_have_all():
             "fails",
             "spotlight_position spans a full turn",
         ),
-        ("injective", {"spotlight_position": CIRCLE}, "holds", "no two values look alike"),
+        ("injective", {"spotlight_position": CIRCLE}, "holds", "no two values share"),
         ("smooth", {"theta": CIRCLE}, "holds", "without a jump"),
         ("smooth", {"theta": CIRCLE | {"scene": [0.0, 3.0]}}, "fails", "where the theta circle"),
         ("smooth", {"x": CIRCLE | {"scene": [-1.0, 1.0]}}, "fails", "where the x circle"),
@@ -240,6 +240,7 @@ def test_views_of_content_and_style():
     assert found["views", "style"] == ("holds", "z can take every value in the second view")
     for key in ("content_first", "same_mixing"):
         assert found["views", key][0] == "holds"
+    assert found["views", "injective"][0] == "fails"  # the hue is not wrapped
     assert ("views", "private") not in found
 
 
@@ -254,7 +255,22 @@ def test_views_that_lack_something_say_what():
     assert apart["views", "private"] == ("holds", "object_hue has neither parents nor children")
     assert apart["views", "style"] == ("holds", "no variable is style")
     tied = views({"z": UNIFORM | {"low": "0 * x"}})
-    assert tied["views", "private"] == ("fails", "z depends on other variables")
+    assert tied["views", "private"] == ("fails", "depend on others: z on x and y")
+
+
+def test_the_mixing_of_a_second_view_is_that_of_what_varies_there():
+    """As in 3DIdentBox, whose private factors are held in one of the views."""
+    turn = {"mechanism": UNIFORM, "scene": [-math.pi, math.pi]}
+    variables = {"phi": turn, "theta": turn | {"mechanism": 0}, "x": {"mechanism": UNIFORM}}
+    found = views({"phi": 0, "theta": UNIFORM}, variables)
+    assert found["images", "injective"] == ("fails", "phi spans a full turn or more")
+    assert found["views", "injective"] == ("fails", "theta spans a full turn or more")
+    other = {"material": {"kind": "discrete", "values": ["metal", "rubber"], "mechanism": "metal"}}
+    scene = {"materials": ["metal", "rubber"]}
+    made = model(CHAIN | other, scene=scene, views={"v": {"material": "rubber", "z": UNIFORM}})
+    found = verdicts(Sampling(made, view="v"))
+    assert found["views", "same_mixing"][0] == "fails"
+    assert found["views", "private"] == ("fails", "depend on others: z on x and y")
 
 
 # Time
@@ -284,7 +300,10 @@ def test_sequences_that_lack_something_say_what():
         "z": {"mechanism": UNIFORM},
     }
     found = sequence(variables)
-    assert found["sequences", "given_past"] == ("fails", "y -> x")
+    assert found["sequences", "given_past"] == (
+        "fails",
+        "parents in the same image: y -> x",
+    )
     assert found["sequences", "noise"] == ("fails", "y has none, or none in some cases")
     assert found["sequences", "known_targets"] == ("fails", "there are no interventions")
     assert found["sequences", "single_node"] == ("fails", "x, y and z are never hit")

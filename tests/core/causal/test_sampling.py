@@ -14,7 +14,7 @@ from helpers.causal import CHAIN, NORMAL, TEN, UNIFORM, WHOLE, model, plain, who
 from scipy import stats
 
 from threedident.causal import INDEPENDENT, OBSERVED, Sampling, load_model, model_names, parse_model
-from threedident.causal.sampling import sample_noise
+from threedident.causal.sampling import parse_sampling, sample_noise
 from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
 
@@ -582,9 +582,13 @@ def test_a_sampling_survives_plain_data(name):
     import json
 
     sampling = samplings()[name]
-    data = json.loads(json.dumps(sampling.as_dict()))
-    made = parse_model(data.pop("model"), "again")
-    again = Sampling(made, **{**data, "environments": tuple(data["environments"])})
+    preset = sampling.model.preset.as_dict()
+    about = sampling.model.about()
+    for field in ("description", "best_r2"):
+        preset.pop(field)
+    data = json.loads(json.dumps([sampling.as_dict(), preset, about]))
+    again = parse_sampling(*data, "again")
+    assert again.model == sampling.model
     assert again.as_dict() == sampling.as_dict()
     one, two = (each.draw(range(60), **TRAIN) for each in (sampling, again))
     for field in FIELDS:
