@@ -38,6 +38,7 @@ THEIR_OWN = {
     "--seed": "says what it is the seed of; a training has one in its experiment",
     "--set": "a field of one experiment, or of all of a study",
     "--split": "to read from an export, to write into one, or to draw latents for",
+    "--steps": "the values of a factor in a traversal, the images of a sequence in a dataset",
     "--submission": "kept with an entry by add, run by check",
     "--threads": "of a render process or of torch, with other defaults",
     "--device": "the devices of a renderer, or of torch",

@@ -128,7 +128,7 @@ def test_factors_choose_and_order_the_columns(forms, truth):
     [
         ({"factors": ["x", "shape"]}, "unknown factor or group 'shape': expected one of x, y, z"),
         ({"factors": []}, "names no factor"),
-        ({"target": "images"}, "raw_latents, latents, found 'images'"),
+        ({"target": "images"}, "raw_latents, latents, variables, found 'images'"),
         ({"cache": "disk"}, "cache must be .* such as \"cuda\", found 'disk'$"),
         ({"cache": "cuda:99"}, r"12 images need 0\.0 MB on cuda:99, which cannot be had"),
     ],

@@ -344,6 +344,7 @@ def _report(summary: Summary, again: str) -> None:
 
 @main.command()
 @click.option("--out", type=PATH, required=True, help="The picture.")
+@generator_options
 @click.option(
     "--steps",
     type=click.IntRange(2, 50),
@@ -351,7 +352,6 @@ def _report(summary: Summary, again: str) -> None:
     show_default=True,
     help="Values of each factor, from raw -1 to 1.",
 )
-@generator_options
 @render_options
 def traverse(
     out: Path,
