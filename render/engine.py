@@ -25,7 +25,12 @@ class Engine(Protocol):
     batch: int
 
     def render_batch(self, latents: Array) -> npt.NDArray[np.uint8]:
-        """Render latents (B, 10), scene values, into images (B, H, W, 3), uint8 sRGB."""
+        """Render scene rows (B, W) into images (B, H, W, 3), uint8 sRGB.
+
+        Args:
+            latents: the rows, as `Preset.columns` names their columns: of most presets the ten
+                scene values.
+        """
 
     def close(self) -> None:
         """Free what the engine holds."""

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import MissingExtraError, UsageError
+from threedident.plain_data import is_file
 from threedident.presets import MeshFile
 
 Array = npt.NDArray[Any]
@@ -729,7 +730,7 @@ def get_mesh(shape: str, table: Mapping[str, MeshFile] | None = None) -> Mesh:
 
 def _from_table(name: str, entry: MeshFile) -> Mesh:
     """The mesh of an entry of a shape table, turned, scaled and smoothed as it says."""
-    if not Path(entry.file).is_file():
+    if not is_file(Path(entry.file)):
         raise UsageError(
             f"the shape {name!r} is a mesh file of your own, {entry.file}, and there is no such "
             "file: put it beside the file that names it, or into this folder, or write its path "

@@ -42,6 +42,14 @@ def explaining(source: str, advice: str = "") -> Iterator[None]:
         raise UsageError(f"{source}: {error}" + (f". {advice}" if advice else "")) from error
 
 
+def is_file(path: Path) -> bool:
+    """Whether a path, perhaps one that no file can have, is a file's."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def read_bounded(path: Path, largest: int) -> bytes:
     """Read a small file.
 

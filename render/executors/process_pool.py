@@ -46,7 +46,7 @@ _MESSAGE_BYTES = 2**20  # of images that a worker sends at once, if there are se
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One image to render: its number, and its latents (10,) in scene values."""
+    """One image to render: its number, and its scene row (W,), as `Preset.columns` names it."""
 
     index: int
     latents: Array

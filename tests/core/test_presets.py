@@ -359,6 +359,11 @@ def test_a_shape_table_in_a_file(tmp_path):
     assert parse_preset(preset.as_dict(), "copy") == preset
     with pytest.raises(UsageError, match=r"the shape 'hare': cannot read the mesh"):
         SceneBuilder(preset)
+    (tmp_path / "long.toml").write_text(
+        f'base = "3dident"\nshape = "hare"\n[shape_table.hare]\nfile = "{"a" * 900}.ply"\n'
+    )
+    with pytest.raises(UsageError, match="there is no such file"):
+        SceneBuilder(load_preset(tmp_path / "long.toml"))
     (tmp_path / "meshes" / "hare.ply").unlink()
     missing = "'hare' is a mesh file of your own, .*hare.ply, and there is no such file"
     with pytest.raises(UsageError, match=missing):
@@ -396,6 +401,7 @@ def test_a_preset_with_a_column_is_not_changed_to_one_shape():
         ({"shape_table": HARE}, "shape_table.hare is not used"),
         ({"shape_table": {"cube": {"file": "a.ply"}}}, "cube is a built-in shape"),
         ({"shape_table": {"a b": {"file": "a.ply"}}}, "a shape's name is a letter"),
+        ({"shape_table": {3: {"file": "a.ply"}}}, "shape_table.3: a shape's name"),
         ({"shape_table": {"hare": 3}}, "shape_table.hare must be a table"),
         ({"shape_table": {"hare": {}}}, "shape_table.hare.file is missing"),
         ({"shape_table": {"hare": {"file": "a", "size": 1}}}, "unknown field 'size'"),

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from threedident import plain_data
 from threedident.defaults import PRESET
 from threedident.errors import UsageError
 from threedident.plain_data import read_toml
@@ -117,6 +118,6 @@ def complete_preset(data: dict[str, Any], folder: Path, source: str) -> dict[str
 def _beside(entry: Any, folder: Path) -> Any:
     """An entry of a shape table, its file found beside the preset's where it lies there."""
     file = entry.get("file") if isinstance(entry, dict) else None
-    if isinstance(file, str) and file.isprintable() and (folder / file).is_file():
+    if isinstance(file, str) and file.isprintable() and plain_data.is_file(folder / file):
         return {**entry, "file": str(folder / file)}
     return entry

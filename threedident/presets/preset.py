@@ -527,15 +527,15 @@ def _shape_names(
 def _parse_shape_table(value: Any) -> dict[str, MeshFile]:
     table = {}
     for name, entry in plain_data.table(value, "shape_table", "shapes").items():
-        where = f"shape_table.{name:.60}"
-        if not _SHAPE_NAME.fullmatch(name):
+        where = f"shape_table.{name!s:.60}"
+        if not isinstance(name, str) or not _SHAPE_NAME.fullmatch(name):
             raise Misfit(f"{where}: a shape's name is a letter, then letters, digits, - or _")
         if name in BUILT_IN_SHAPES:
             raise Misfit(f"{where}: {name} is a built-in shape; give yours another name")
         fields = plain_data.table(entry, where)
         known = [field.name for field in dataclasses.fields(MeshFile)]
         plain_data.refuse_unknown(fields, known, where)
-        file = plain_data.text(plain_data.needed(fields, "file", where), f"{where}.file", 4096)
+        file = plain_data.text(plain_data.needed(fields, "file", where), f"{where}.file", 1000)
         scale = plain_data.number(fields.get("scale", 1.0), f"{where}.scale", _LARGEST)
         if scale <= 0:
             raise Misfit(f"{where}.scale must be > 0, found {scale}")
