@@ -98,9 +98,7 @@ def describe_model(
         "sources": model.sources,
         "variables": [_variable(model, each) for each in model.variables],
         "graph": model.graph(),
-        "environments": {
-            name: _laws(model, law) for name, law in model.environments.items()
-        },
+        "environments": {name: _laws(model, law) for name, law in model.environments.items()},
         "views": {
             name: {"roles": _by_role(model, name), "laws": _laws(model, law)}
             for name, law in model.views.items()
