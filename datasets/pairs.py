@@ -242,11 +242,16 @@ class PositivePairs(BatchDataset):
     def _check_classes(self) -> None:
         """Warn if images are of several classes, which the matched factors do not tell apart."""
         source, model = self.dataset.source, self.dataset.model
-        columns = source.columns if isinstance(source, FamilySource) else ()
+        kinds: dict[str, str] = {}
+        if isinstance(source, FamilySource):
+            kinds = {column.name: column.kind for column in source.columns}
+        elif model is not None:
+            kinds = {variable.name: variable.kind for variable in model.variables}
+        values = self.dataset.variables if kinds else torch.empty(0, 0)
         names = [
-            each.name
-            for k, each in enumerate(columns or (model.variables if model else ()))
-            if each.kind == "discrete" and len(self.dataset.variables[:, k].unique()) > 1
+            name
+            for k, (name, kind) in enumerate(kinds.items())
+            if kind == "discrete" and bool((values[:, k] != values[0, k]).any())
         ]
         if names:
             warnings.warn(

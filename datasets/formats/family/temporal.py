@@ -201,7 +201,7 @@ def write_temporal(source: FamilySource, out: Path) -> int:
         if place < NUM_FACTORS:
             latents[:, place] = source.variables[:, k]
             continue
-        order = MATERIALS
+        order: tuple[str, ...] = MATERIALS
         if column.name == "shape":
             order = names = (
                 CITRIS_SHAPES if set(column.values) <= set(CITRIS_SHAPES) else column.values
