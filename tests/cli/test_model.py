@@ -69,7 +69,9 @@ def test_it_writes_the_picture(cli, own):
     assert said.endswith("\nwrote graph.svg\n")
     assert Path("graph.svg").read_text("utf-8") == graph_svg(load_model(own))
     ElementTree.parse("graph.svg")
-    document = json.loads(cli("model", own, "--svg", "red.svg", "--environment", "red", "--json").stdout)
+    document = json.loads(
+        cli("model", own, "--svg", "red.svg", "--environment", "red", "--json").stdout
+    )
     assert document["name"] == "own"
     assert Path("red.svg").read_text("utf-8") == graph_svg(load_model(own), "red")
     assert sorted(each.name for each in Path().iterdir()) == ["graph.svg", "own.toml", "red.svg"]
@@ -125,7 +127,9 @@ def test_the_real_command_needs_neither_torch_nor_bpy(own):
         f"main(['model', {str(own)!r}], standalone_mode=False)\n"
         "assert not {'torch', 'bpy', 'warp', 'h5py'} & {*sys.modules}, {*sys.modules}\n"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == list(model_lines(load_model(own)))
     done = subprocess.run([*command(), "model", "no"], capture_output=True, text=True, check=False)

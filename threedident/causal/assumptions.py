@@ -241,7 +241,8 @@ def _independent(law: _Law) -> _Finding:
 
 
 def _uniform(law: _Law) -> _Finding:
-    other, children = [], []
+    other: list[str] = []
+    children: list[str] = []
     for variable in law.latents:
         mechanism, name = law.mechanisms[variable.name], variable.name
         while isinstance(mechanism, Shift) and variable.kind == "circular":
@@ -483,7 +484,9 @@ def _counterfactuals(sampling: Sampling) -> Iterator[Assumption]:
         "the second is a second evaluation on it",
         ("Brehmer et al. 2022",),
     )
-    law = {name: sampling._replaced(0, counterfactual=True)[name] for name in sampling.counterfactual}
+    law = {
+        name: sampling._replaced(0, counterfactual=True)[name] for name in sampling.counterfactual
+    }
     yield _of_each(about, [law], [v.name for v in _observed(model).latents])
     yield _perfect(about, {"": law})
 

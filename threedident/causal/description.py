@@ -39,29 +39,27 @@ def describe_mechanism(mechanism: Mechanism, domain: Domain) -> str:
     """
     match mechanism:
         case Shift():
-            return f"{describe_mechanism(mechanism.of, domain)}; then {mechanism.by:+g}"
+            words = f"{describe_mechanism(mechanism.of, domain)}; then {mechanism.by:+g}"
         case Constant():
-            return f"= {_constant(mechanism.value, domain)}"
-        case Uniform():
-            if domain.kind == "discrete":
-                return "any class, all as likely"
+            words = f"= {_constant(mechanism.value, domain)}"
+        case Uniform() if domain.kind != "discrete":
             low = f"{domain.low:g}" if mechanism.low is None else mechanism.low.text
             high = f"{domain.high:g}" if mechanism.high is None else mechanism.high.text
-            return "uniform" if mechanism.is_whole else f"uniform from {low} to {high}"
-        case Choice():
-            if not mechanism.probabilities:
-                return "any class, all as likely"
+            words = "uniform" if mechanism.is_whole else f"uniform from {low} to {high}"
+        case Choice() if mechanism.probabilities:
             shares = zip(domain.values, mechanism.probabilities, strict=True)
-            return ", ".join(f"{name} {share:.4g}" for name, share in shares)
+            words = ", ".join(f"{name} {share:.4g}" for name, share in shares)
+        case Uniform() | Choice():
+            words = "any class, all as likely"
         case TruncatedNormal():
-            return f"normal around {mechanism.mean.text}, std {mechanism.std:g}"
+            words = f"normal around {mechanism.mean.text}, std {mechanism.std:g}"
         case TruncatedLaplace():
-            return f"Laplace around {mechanism.mean.text}, scale {mechanism.scale:g}"
+            words = f"Laplace around {mechanism.mean.text}, scale {mechanism.scale:g}"
         case Step():
             way = "half" if mechanism.rate == 0.5 else f"{mechanism.rate:g}"
-            return f"{way} of the way to {mechanism.goal.text}, std {mechanism.std:g}"
+            words = f"{way} of the way to {mechanism.goal.text}, std {mechanism.std:g}"
         case Stay():
-            return f"stays; with probability {mechanism.redraw:g} any class"
+            words = f"stays; with probability {mechanism.redraw:g} any class"
         case Table():
             cases = [
                 f"{mechanism.classes[number]}: {describe_mechanism(each, domain)}"
@@ -69,8 +67,10 @@ def describe_mechanism(mechanism: Mechanism, domain: Domain) -> str:
             ]
             if mechanism.otherwise is not None:
                 cases.append(f"else {describe_mechanism(mechanism.otherwise, domain)}")
-            return f"by {mechanism.by.text}: {'; '.join(cases)}"
-    raise AssertionError(mechanism)
+            words = f"by {mechanism.by.text}: {'; '.join(cases)}"
+        case _:
+            raise TypeError(f"a mechanism without words: {mechanism}")
+    return words
 
 
 def _constant(value: Expression, domain: Domain) -> str:
@@ -98,9 +98,7 @@ def describe_model(
         "sources": model.sources,
         "variables": [_variable(model, each) for each in model.variables],
         "graph": model.graph(),
-        "environments": {
-            name: _laws(model, law) for name, law in model.environments.items()
-        },
+        "environments": {name: _laws(model, law) for name, law in model.environments.items()},
         "views": {
             name: {"roles": _by_role(model, name), "laws": _laws(model, law)}
             for name, law in model.views.items()

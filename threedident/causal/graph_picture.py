@@ -8,6 +8,7 @@ time has a second graph, from each image of a sequence to the next.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -157,9 +158,7 @@ class _Picture:
             high = boxes[-1].y + _HIGH / 2
         return _Panel(parts, wide, high)
 
-    def in_time(
-        self, edges: Sequence[tuple[str, str]], past: Sequence[tuple[str, str]]
-    ) -> _Panel:
+    def in_time(self, edges: Sequence[tuple[str, str]], past: Sequence[tuple[str, str]]) -> _Panel:
         """Draw two images: edges from the one before, and within the later one."""
         names = self._model.names
         parents = {parent for parent, _ in past}
@@ -258,7 +257,7 @@ class _Picture:
     def _legend(self, most: float) -> tuple[list[str], float, float]:
         """The signs that occur: parts, width and height."""
         kinds = [each.kind for each in self._model.variables]
-        signs = [
+        signs: list[tuple[str, str]] = [
             (_outline(kind, 0, 0, 30, 18, ""), kind)
             for kind in ("continuous", "circular", "discrete")
             if kind in kinds
@@ -329,7 +328,8 @@ def _head(x: float, y: float, way: int) -> str:
 def _arc(x: float, start: float, end: float, far: float) -> str:
     """An arrow from a node's right side to that of another one in the same column."""
     tip = x + _HEAD
-    path = f"M{x:.1f} {start:.1f}C{x + far:.1f} {start:.1f} {x + far:.1f} {end:.1f} {tip:.1f} {end:.1f}"
+    bend = f"{x + far:.1f} {start:.1f} {x + far:.1f} {end:.1f}"
+    path = f"M{x:.1f} {start:.1f}C{bend} {tip:.1f} {end:.1f}"
     return f'<path class="edge" d="{path}"/>{_head(x, end, -1)}'
 
 
@@ -377,7 +377,7 @@ def _neighbours(lanes: _Lanes) -> dict[tuple[int, int], list[_Box]]:
     """The boxes to which each box has a line, by its id and the side: -1 left, 1 right."""
     beside: dict[tuple[int, int], list[_Box]] = {}
     for lane in lanes:
-        for one, two in zip(lane, lane[1:], strict=False):
+        for one, two in itertools.pairwise(lane):
             beside.setdefault((id(one), 1), []).append(two)
             beside.setdefault((id(two), -1), []).append(one)
     return beside
@@ -391,11 +391,12 @@ def _order(columns: _Columns, lanes: _Lanes) -> None:
         side = -1 if sweep % 2 == 0 else 1
         for column in columns if side == -1 else columns[::-1]:
             place = {id(box): n for each in columns for n, box in enumerate(each)}
-            rank = {
-                id(box): _mean([place[id(other)] for other in beside.get((id(box), side), ())])
-                for box in column
-            }
-            column.sort(key=lambda box: place[id(box)] if rank[id(box)] is None else rank[id(box)])
+            rank: dict[int, float] = {}
+            for box in column:
+                others = [place[id(other)] for other in beside.get((id(box), side), ())]
+                mean = _mean(others)
+                rank[id(box)] = place[id(box)] if mean is None else mean
+            column.sort(key=lambda box: rank[id(box)])
         count = _crossings(columns, beside)
         if count < least:
             best, least = [list(column) for column in columns], count
@@ -408,7 +409,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _crossings(columns: _Columns, beside: Mapping[tuple[int, int], list[_Box]]) -> int:
     count = 0
-    for column, following in zip(columns, columns[1:], strict=False):
+    for column, following in itertools.pairwise(columns):
         place = {id(box): n for n, box in enumerate(following)}
         ends = [
             sorted(place[id(other)] for other in beside.get((id(box), 1), ())) for box in column
@@ -450,7 +451,7 @@ def _settle(column: Sequence[_Box], wanted: Sequence[float]) -> None:
     Boxes that would touch form a block, which takes the mean of what its boxes want.
     """
     offsets = [0.0]
-    for above, below in zip(column, column[1:], strict=False):
+    for above, below in itertools.pairwise(column):
         offsets.append(offsets[-1] + (above.high + below.high) / 2 + _GAP)
     blocks: list[list[float]] = []  # the sum of what is wanted, and the number of boxes
     for want, offset in zip(wanted, offsets, strict=True):

@@ -329,7 +329,7 @@ class CausalModel:
         return data
 
     def graph(self) -> dict[str, Any]:
-        """The graph as plain data: adjacency matrices, an edge from i to j in row i, column j."""
+        """The graph as plain data: adjacency matrices; row i, column j is an edge from i to j."""
         return {
             "variables": list(self.names),
             "adjacency": self.adjacency.astype(int).tolist(),

@@ -56,7 +56,8 @@ if TYPE_CHECKING:
 def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> None:
     """Write a contact sheet of a dataset's first images.
 
-    Pairs of a causal model stand side by side, and the frames of a sequence in a row. DATASET, in any form, defaults to data/3dident.
+    Pairs of a causal model stand side by side, and the frames of a sequence in a row. DATASET, in
+    any form, defaults to data/3dident.
 
     \b
     Example:

@@ -177,7 +177,10 @@ def test_what_is_drawn_from_an_environment_is_judged_by_its_law():
     chain = model(CHAIN, **REGULAR)
     assert verdicts(Sampling(chain, environments=(INDEPENDENT,)))["images", "uniform"][0] == "holds"
     both = verdicts(Sampling(chain, environments=(INDEPENDENT, OBSERVED)))
-    assert both["images", "independent"] == ("fails", "in observed: depend on others: y on x; z on x and y")
+    assert both["images", "independent"] == (
+        "fails",
+        "in observed: depend on others: y on x; z on x and y",
+    )
     done = verdicts(Sampling(chain, do={"y": UNIFORM, "z": 0.5}))
     assert done["images", "independent"][0] == "holds"
     assert "z is one number" in done["images", "noise"][1]
@@ -248,7 +251,7 @@ def test_views_that_lack_something_say_what():
     found = views({"x": {"kind": "uniform", "low": "first(x)"}})
     assert found["views", "style"] == ("fails", "x cannot take every value in the second view")
     assert found["views", "content_first"] == ("fails", "x -> y and x -> z")
-    everything = views({name: UNIFORM for name in CHAIN})
+    everything = views(dict.fromkeys(CHAIN, UNIFORM))
     assert everything["views", "content"] == ("fails", "no variable is copied")
     assert everything["views", "private"][0] == "fails"
     apart = views({"object_hue": UNIFORM})

@@ -222,7 +222,7 @@ def test_parents_are_the_names_of_each_frame(text):
     ],
 )
 def test_what_is_outside_of_the_grammar_is_refused(text):
-    with pytest.raises(Misfit, match="expected|takes|may hold|at most 300 characters") as caught:
+    with pytest.raises(Misfit, match=r"expected|takes|may hold|at most 300 characters") as caught:
         Expression(text)
     assert len(str(caught.value)) < 600
 

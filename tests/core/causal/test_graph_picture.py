@@ -88,7 +88,9 @@ def check(svg):
         for other in texts[number + 1 :]:
             assert not overlap(text, other), (text, other)
         for node in nodes:
-            inside = node[0] < text[0] and text[2] < node[2] and node[1] < text[1] and text[3] < node[3]
+            inside = (
+                node[0] < text[0] and text[2] < node[2] and node[1] < text[1] and text[3] < node[3]
+            )
             assert inside or not overlap(text, node), (text, node)
     outer = [node for node in nodes if not any(_holds(other, node) for other in nodes)]
     for number, node in enumerate(outer):
@@ -107,7 +109,8 @@ def check(svg):
 
 def _holds(outer, inner):
     return outer != inner and all(
-        (a <= b) if k < 2 else (a >= b) for k, (a, b) in enumerate(zip(outer[:4], inner[:4], strict=True))
+        (a <= b) if k < 2 else (a >= b)
+        for k, (a, b) in enumerate(zip(outer[:4], inner[:4], strict=True))
     )
 
 
@@ -176,9 +179,9 @@ def test_edges_lead_from_parents_to_children():
     def node_at(x, y):
         for name, (middle, top) in centres.items():
             for left, above, right, below, _ in drawing.nodes:
-                if left <= middle <= right and above <= top <= below:
-                    if left - 9 <= x <= right + 9 and above <= y <= below:
-                        return name
+                inside = left <= middle <= right and above <= top <= below
+                if inside and left - 9 <= x <= right + 9 and above <= y <= below:
+                    return name
         return None
 
     ends = {(node_at(*line[0]), node_at(*line[-1])) for line in drawing.lines}

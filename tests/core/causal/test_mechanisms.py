@@ -188,7 +188,7 @@ def test_rounded_to_float32_an_end_is_still_in_the_range_and_so_is_a_copy(low, h
 def test_a_value_out_of_range_names_the_variable(value):
     with pytest.raises(UsageError, match=r"variable x: its mechanism gives .*outside of its range"):
         BOX.hold(np.array([0.0, value]))
-    with pytest.raises(UsageError, match="variable s: .*no class|variable s: .*outside"):
+    with pytest.raises(UsageError, match=r"variable s: .*no class|variable s: .*outside"):
         CLASSES.hold(np.array([0.0, min(value, 2.5)]))
 
 
@@ -211,7 +211,7 @@ def test_a_value_that_is_not_finite_names_the_variable(domain, value):
     ids=lambda m: type(m).__name__,
 )
 def test_an_expression_that_is_not_finite_names_the_variable(mechanism):
-    with pytest.raises(UsageError, match="variable x: .*not finite"):
+    with pytest.raises(UsageError, match=r"variable x: .*not finite"):
         BOX.hold(mechanism.draw(at(BOX, current={"y": 0.0}, previous={"x": 0.0})))
 
 

@@ -300,7 +300,7 @@ def test_tables_nest_a_few_times_only(depth, inner):
         mechanism = table(otherwise=mechanism, cases={})
     data = plain(x())
     data["variables"]["x"]["mechanism"] = mechanism
-    with pytest.raises(UsageError, match="variables.x.mechanism.*tables in tables, at most"):
+    with pytest.raises(UsageError, match=r"variables.x.mechanism.*tables in tables, at most"):
         parse_model(data, "test")
 
 

@@ -230,7 +230,7 @@ def test_do_holds_in_every_environment_and_counts_as_a_target():
 def test_an_intervention_may_turn_an_arrow_but_not_close_a_circle():
     turned = Sampling(model(CHAIN), do={"x": "y", "y": 0.5})
     assert columns(turned)[0]["x"].tolist() == [0.5] * 2000
-    with pytest.raises(UsageError, match="circle.*(x -> y|y -> x)"):
+    with pytest.raises(UsageError, match=r"circle.*(x -> y|y -> x)"):
         Sampling(model(CHAIN), do={"x": "y"})
     with pytest.raises(UsageError, match="circle"):
         Sampling(model(CHAIN), counterfactual={"x": "y"})
@@ -615,7 +615,7 @@ def test_a_class_named_by_another_number_is_refused():
     """Else the class "1", written down as number 2, would be read as the class "2"."""
     values = {"kind": "discrete", "mechanism": UNIFORM}
     for names in (["-1", "0", "1"], ["1", "0"], ["a", "0"]):
-        with pytest.raises(UsageError, match="variables.s.values"):
+        with pytest.raises(UsageError, match=r"variables.s.values"):
             model({"s": {**values, "values": names}})
     numbered = model({"s": {**values, "values": ["0", "1", "2"]}})
     draws = Sampling(numbered, do={"s": "2"}).draw(range(3), **TRAIN)
