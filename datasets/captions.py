@@ -1,6 +1,6 @@
 """Captions of images: which shape, where, in which colour, in one of several phrasings.
 
-They follow the rules of Multimodal3DIdent (Daunhawer et al. 2023, see CITATION.cff), in words of
+They follow the rules of Multimodal3DIdent (Daunhawer et al. 2023, see docs/family.md), in words of
 our own: the published sentences are not here, and a file of templates takes their place where one
 has them. A caption is a function of the image's variables and of (seed, split, image number), like
 everything that is drawn.

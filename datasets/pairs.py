@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.datasets.formats.family import FamilySource
 from threedident.distributions import Distribution, PairProcess, Uniform, check_matchable
 from threedident.distributions.spaces import Box, Space
 from threedident.errors import DatasetError, MatchingWarning, MissingExtraError, UsageError
@@ -85,8 +86,8 @@ class PositivePairs(BatchDataset):
             pin_memory: a flag to put images into pinned memory, from which a GPU copies faster.
 
         Warns:
-            MatchingWarning: the spread of a factor is off by more than a quarter, or a batch is
-                larger than the dataset.
+            MatchingWarning: the spread of a factor is off by more than a quarter, a batch is
+                larger than the dataset, or the images are of several classes.
 
         Raises:
             UsageError: an argument does not fit, the space does not fit the factors, or the
@@ -108,6 +109,7 @@ class PositivePairs(BatchDataset):
             self.matcher = self._make_matcher(match, index) if matcher is None else matcher
             self._check_matcher(self.matcher)
             self._check_spread(self.matcher)
+            self._check_classes()
         self._check_batch_size()
         self.batches = max(1, self._anchors // batch_size) if batches is None else batches
 
@@ -236,6 +238,24 @@ class PositivePairs(BatchDataset):
             )
         if matcher.match == "resample":
             check_resampling(self.process)
+
+    def _check_classes(self) -> None:
+        """Warn if images are of several classes, which the matched factors do not tell apart."""
+        source, model = self.dataset.source, self.dataset.model
+        columns = source.columns if isinstance(source, FamilySource) else ()
+        names = [
+            each.name
+            for k, each in enumerate(columns or (model.variables if model else ()))
+            if each.kind == "discrete" and len(self.dataset.variables[:, k].unique()) > 1
+        ]
+        if names:
+            warnings.warn(
+                f"pairs of {self.dataset.root} are matched by its factors alone: the two images of "
+                f"a pair can differ in {', '.join(names)}. Views of a causal model keep what they "
+                "shall keep (`3dident render --model NAME --views`)",
+                MatchingWarning,
+                stacklevel=3,
+            )
 
     def _check_batch_size(self) -> None:
         """Warn if a batch holds more pairs than the dataset has anchors."""

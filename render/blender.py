@@ -30,12 +30,12 @@ from threedident.render.image_regions import (
 )
 from threedident.render.mesh import Mesh
 from threedident.render.quality import (
-    DIRECT_MATERIALS,
     Integrated,
     Layered,
     Quality,
     Whole,
     check_layers,
+    takes_direct,
 )
 from threedident.render.scene import (
     AREA,
@@ -180,7 +180,14 @@ class BlenderEngine:
             device_index: the number of the device among those of its kind.
             threads: the threads of a render on the CPU.
             scratch: a folder, best in memory, that Blender hands its pixels over through.
+
+        Raises:
+            UsageError: a quality or device that this engine does not have, or that does not fit to
+                the preset.
         """
+        shared = isinstance(quality, Layered) and takes_direct(builder.preset)
+        if isinstance(quality, Layered) and not (shared and quality.direct):
+            check_layers(builder.preset)
         self._bpy = import_bpy(threads)
         self._bpy.ops.wm.read_factory_settings(use_empty=True)
         self._builder = builder
@@ -196,9 +203,7 @@ class BlenderEngine:
             self._draw = _WholeImage(self, quality)
         elif not isinstance(quality, Layered):
             raise UsageError(f"the Blender engine has no {type(quality).__name__} quality")
-        elif quality.direct is not None and set(builder.preset.drawn_materials) <= set(
-            DIRECT_MATERIALS
-        ):
+        elif shared and quality.direct is not None:
             self._draw = _SharedImage(self, quality, quality.direct)
         else:
             self._draw = _LayeredImage(self, quality)
@@ -602,7 +607,6 @@ class _LayeredImage:
     """The layered way to render: object over ground, each a sum over the lights (`Layered`)."""
 
     def __init__(self, engine: BlenderEngine, quality: Layered) -> None:
-        check_layers(engine._builder.preset)
         self._outline = enclosing_points(engine._builder.mesh.vertices)
         self._holdout = engine._holdout
         resolution = engine._resolution

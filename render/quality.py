@@ -161,8 +161,13 @@ def check_scenes(preset: Preset, engine: str, quality: str) -> None:
     for material in preset.drawn_materials:
         check_material(material, engine)
     level = get_quality(quality, engine)
-    if isinstance(level, Layered) and not set(preset.drawn_materials) <= set(DIRECT_MATERIALS):
+    if isinstance(level, Layered) and not takes_direct(preset):
         check_layers(preset)
+
+
+def takes_direct(preset: Preset) -> bool:
+    """Whether the direct engine can render all of a preset's materials."""
+    return set(preset.drawn_materials) <= set(DIRECT_MATERIALS)
 
 
 def check_layers(preset: Preset) -> None:

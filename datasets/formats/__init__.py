@@ -71,8 +71,6 @@ def find_form(root: Path) -> str:
         if root.suffix in (".tar", ".parquet") and export_record.records(root.parent.parent):
             folder = root.parent.parent
             raise DatasetError(f"{root} is one file of an export: give its folder, {folder}")
-        if root.suffix.lower() == ".npz":
-            return str(find_family(root))
         # A packed file whose beginning is damaged still says so by its name.
         if root.suffix.lower() in (".h5", ".hdf5") or h5py.is_hdf5(root):
             return "packed"
@@ -80,10 +78,8 @@ def find_form(root: Path) -> str:
         return "shards"
     elif export_record.records(root):
         return "export"
-    elif (member := find_family(root)) is not None:
-        return member
-    elif (root / png_folder.RAW_LATENTS).is_file() or (root / png_folder.IMAGES).is_dir():
-        return "published"
+    if (form := _published_form(root)) is not None:
+        return form
     what = "it is none of these" if root.exists() else "there is no such file or directory"
     if root.is_file():
         what = "it is no dataset"
@@ -94,6 +90,15 @@ def find_form(root: Path) -> str:
         "Causal3DIdent, Multimodal3DIdent, 3DIdentBox or Temporal Causal3DIdent, or a folder made "
         "by `3dident convert` (3dident-*.json)"
     )
+
+
+def _published_form(root: Path) -> str | None:
+    """The published layout that a folder or file is in; None where it is in none."""
+    form = find_family(root)
+    if form is None and root.is_dir():
+        named = (root / png_folder.RAW_LATENTS).is_file() or (root / png_folder.IMAGES).is_dir()
+        return "published" if named else None
+    return form
 
 
 def splits_of(root: Path) -> tuple[str, ...]:

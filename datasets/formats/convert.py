@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from threedident.datasets.formats.export import export
 from threedident.datasets.formats.family import WRITERS, FamilySource, ModelSource
+from threedident.datasets.formats.family.multimodal3dident import FORM as MULTIMODAL
+from threedident.datasets.formats.family.multimodal3dident import (
+    caption,
+    seed_and_split,
+    write_multimodal3dident,
+)
 from threedident.datasets.formats.hdf5 import to_shards
 from threedident.datasets.formats.png_folder import to_published
 from threedident.datasets.formats.source import Source
@@ -24,6 +31,7 @@ def convert(
     shard_size: int | None = None,
     compression: str | None = None,
     command: str | None = None,
+    templates: Sequence[str] | None = None,
 ) -> int:
     """Write a dataset in another form; after an interruption, the same call goes on.
 
@@ -41,6 +49,8 @@ def convert(
             webdataset and parquet.
         compression: none or gzip, for shards; None: as it was, or none.
         command: the command that an import records as what made it; None: "Python".
+        templates: the phrasings of captions, as `load_templates` returns them, for
+            multimodal3dident; None: the dataset's captions, or our own phrasings.
 
     Returns:
         The number of images written.
@@ -57,13 +67,23 @@ def convert(
         "webdataset": ("split", "shard_size"),
         "parquet": ("split", "shard_size"),
         **dict.fromkeys(WRITERS, ()),
+        MULTIMODAL: ("templates",),
     }
     if form not in FORMS:
         raise UsageError(f"form must be one of {', '.join(FORMS)}, found {form!r}")
-    options = {"split": split, "shard_size": shard_size, "compression": compression}
+    options = {
+        "split": split,
+        "shard_size": shard_size,
+        "compression": compression,
+        "templates": templates,
+    }
     for name, value in options.items():
         if value is not None and name not in taken[form]:
             raise UsageError(f"the form {form} takes no {name}, found {value!r}")
+    if form == MULTIMODAL and templates is not None:
+        family = _of_family(source, form)
+        captions = caption(family, **seed_and_split(family), templates=templates)
+        return write_multimodal3dident(family, out, captions)
     if form in WRITERS:
         return WRITERS[form](_of_family(source, form), out)
     if isinstance(source, FamilySource):

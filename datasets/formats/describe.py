@@ -269,10 +269,9 @@ def _family_lines(facts: Mapping[str, Any]) -> list[str]:
     for name in ("pairs", "triplets", "captions"):
         if facts[name] is not None:
             text.append(f"{name:<11}{facts[name]:,}")
-    text += ["", f"{'variable':<20}{'kind':<12}{'values':<44}"]
     rates = facts["intervention_rates"]
-    if rates is not None:
-        text[-1] += "intervened"
+    rate = "" if rates is None else f"{'intervened':<12}"
+    text += ["", f"{'variable':<20}{'kind':<12}{rate}values"]
     for variable in facts["variables"]:
         name, classes = variable["name"], variable["values"]
         values = ", ".join(
@@ -282,9 +281,9 @@ def _family_lines(facts: Mapping[str, Any]) -> list[str]:
         if not classes:
             low, high = variable["range"]
             values = f"{low:.4g} to {high:.4g}"
-        line = f"{name:<20}{variable['kind']:<12}{values:<44}"
-        text.append(line + (f"{rates[name]:.4f}" if rates is not None else ""))
-    return [line.rstrip() for line in text]
+        rate = "" if rates is None else f"{rates[name]:<12.4f}"
+        text.append(f"{name:<20}{variable['kind']:<12}{rate}{values}")
+    return text
 
 
 def _table(about: Mapping[str, Any]) -> list[str]:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 from threedident._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from threedident.render.direct.engine import DirectEngine as DirectEngine
     from threedident.render.direct.engine import jacobian as jacobian
     from threedident.render.direct.engine import render as render
 
 _MODULES = {
     "threedident.render.direct.engine": (
+        "DirectEngine",
         "jacobian",
         "render",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -145,6 +146,16 @@ def test_the_box_is_placed_as_published():
     assert regular.hue == "wrapped"
     assert regular.ranges["object_hue"] == (-math.pi / 2, math.pi / 2)
     assert regular.ranges["x"] == (-2, 2)
+
+
+def test_the_best_score_of_the_hues_of_the_box():
+    # Two stretches of a sixth of the range each have one colour: 1 - 2 / 6^3.
+    preset = load_model("3didentbox-positions-hues-rotations-1").preset
+    best = dataclasses.replace(preset, fixed={}).computed_best_r2()
+    assert best["object_hue"] == pytest.approx(1 - 2 / 6**3)
+    assert best["object_hue"] < best["spotlight_hue"] < best["background_hue"] < 1
+    regular = load_model("3didentbox-positions-hues-rotations-1-regular").preset
+    assert set(dataclasses.replace(regular, fixed={}).computed_best_r2().values()) == {1.0}
 
 
 def test_multimodal3dident_draws_as_published():

@@ -1,4 +1,5 @@
 import colorsys
+import dataclasses
 import math
 
 import numpy as np
@@ -9,8 +10,16 @@ from hypothesis import strategies as st
 from threedident.distributions import Normal
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
-from threedident.presets import SATURATION, load_preset, parse_preset, preset_names
+from threedident.presets import (
+    BUILT_IN_SHAPES,
+    SATURATION,
+    MeshFile,
+    load_preset,
+    parse_preset,
+    preset_names,
+)
 from threedident.render.content import dataset_settings
+from threedident.render.mesh import SHAPES
 from threedident.render.scene import SceneBuilder, hue_color
 from threedident.render.settings import EngineSettings
 from threedident.storage.manifest import Manifest
@@ -114,7 +123,8 @@ def test_best_scores_are_computed_as_far_as_they_are_known(tmp_path):
         "object_hue"
     ] == pytest.approx(1 - 0.5**3)
     assert best("[ranges]\nobject_hue = [0.1, 2]", "3dident")["object_hue"] == 1.0
-    assert "object_hue" not in best("[ranges]\nobject_hue = [-3, 2]", "3dident")
+    assert "object_hue" not in best("[ranges]\nobject_hue = [-6.5, 2]", "3dident")
+    assert "object_hue" not in best("[ranges]\nobject_hue = [0, 6.4]", "3dident")
     assert best("[best_r2]\nx = 0.5") == {"x": 0.5}  # a table takes its place
     assert "phi" not in load_preset("3dident").changed(fixed={"theta": 1.0}).best_r2
     assert load_preset("3dident").changed(fixed={"theta": 0.5}).best_r2["phi"] == 1.0
@@ -151,6 +161,41 @@ def test_the_best_score_is_what_the_colours_leave(kind):
     mean = np.bincount(group, u) / np.bincount(group)
     best = 1 - ((u - mean[group]) ** 2).mean() / u.var()
     assert load_preset("3dident").best_r2[f"{kind}_hue"] == pytest.approx(best, abs=1e-4)
+
+
+def best_of_colors(kind, low, high):
+    """The best R2 by the colours themselves: the mean of a hue is all that an equal colour says."""
+    hue = low + (high - low) * (np.arange(240_000) + 0.5) / 240_000
+    colors = [hue_color(v, SATURATION[kind], wrap=False) for v in hue]
+    _, group = np.unique(np.round(colors, 9), axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    mean = np.bincount(group, hue) / np.bincount(group)
+    return 1 - ((hue - mean[group]) ** 2).mean() / hue.var()
+
+
+@pytest.mark.parametrize("kind", SATURATION)
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(-0.5, 0.5), (-1, 0), (-1, 0.999), (-0.75, 0.25), (-0.4, -0.05), (0.1, 0.9), (-0.25, 0.25)],
+)
+def test_the_best_score_of_a_hue_that_is_not_wrapped_down_to_a_whole_turn(kind, low, high):
+    low, high = 2 * math.pi * low, 2 * math.pi * high
+    ranges = {**load_preset("3dident").ranges, kind: (low, high)}
+    preset = dataclasses.replace(load_preset("3dident"), ranges=ranges)
+    best = preset.computed_best_r2()[kind]
+    assert best == pytest.approx(best_of_colors(kind, low, high), abs=2e-4)
+    said = " ".join(preset.ambiguities()).split("share one colour")[0]
+    assert (kind in said) == (best < 1)
+
+
+def test_the_best_scores_of_hues_of_half_a_turn_to_either_side():
+    # h in [-1/2, 1/2]: two stretches of one colour each, of a sixth of a turn at saturation 1.
+    ranges = {**load_preset("3dident").ranges, **dict.fromkeys(SATURATION, (-math.pi, math.pi))}
+    best = dataclasses.replace(load_preset("3dident"), ranges=ranges).computed_best_r2()
+    assert [best[name] for name in SATURATION] == pytest.approx(
+        [1 - 2 / 6**3, 1 - 2 / 8**3, 1 - 2 / 18**3]
+    )
+    assert best["object_hue"] == pytest.approx(0.9907, abs=5e-5)
 
 
 @given(st.floats(-1, 1), st.floats(-1, 1))
@@ -231,6 +276,149 @@ def test_presets_that_do_not_fit(change, message):
     data = {**load_preset("3dident").as_dict(), **change}
     with pytest.raises(UsageError, match=message):
         parse_preset(data, "test")
+
+
+# --- Several shapes, materials and objects ---
+
+HARE = {"hare": {"file": "hare.ply"}}
+
+
+def several(**fields):
+    """A preset with some of the fields of several shapes or objects."""
+    data = {**load_preset("3dident").as_dict(), "best_r2": {}, **fields}
+    preset = parse_preset(data, "test")
+    assert parse_preset(preset.as_dict(), "copy") == preset
+    return preset
+
+
+def test_fields_at_their_defaults_are_not_in_the_plain_form():
+    # What decides the fingerprint of every dataset that there is.
+    assert list(load_preset("3dident").as_dict()) == [
+        *("name", "description", "hue", "shape", "material", "scale"),
+        *("ranges", "fixed", "best_r2"),
+    ]
+
+
+def test_the_columns_of_a_scene():
+    assert several().columns == FACTOR_NAMES
+    assert several(shapes=["cube", "knot"]).columns == (*FACTOR_NAMES, "shape")
+    assert several(materials=["metal", "rubber"]).columns == (*FACTOR_NAMES, "material")
+    own = ("x", "y", "z", "phi", "theta", "psi", "object_hue")
+    assert several(objects=2).columns == (*FACTOR_NAMES, *(f"{name}_2" for name in own))
+    all_of_it = several(
+        shapes=["cube", "knot"], materials=["metal", "rubber"], objects=3, spotlights="each"
+    )
+    own = (*own, "shape", "material", "spotlight_position")
+    assert all_of_it.columns == (
+        *(*FACTOR_NAMES, "shape", "material"),
+        *(f"{name}_{k}" for k in (2, 3) for name in own),
+    )
+
+
+def test_rotations_are_known_where_every_shape_shows_them():
+    rotation = {"phi", "theta", "psi"}
+    assert rotation <= set(several(shapes=["teapot", "knot", "star"]).computed_best_r2())
+    for shapes in (["teapot", "cube"], ["teapot", "sphere"], ["teapot", "hare"]):
+        table = HARE if "hare" in shapes else {}
+        preset = several(shapes=shapes, shape_table=table)
+        assert not rotation & set(preset.computed_best_r2())
+    assert several(shapes=["sphere"]).computed_best_r2()["phi"] == 0.0
+    said = several(shapes=["torus", "cone", "hare"], shape_table=HARE).ambiguities()
+    assert [reason for reason in said if "hides" in reason or "symmetries" in reason] == [
+        "a torus hides its turn about its own axis",
+        "a cone hides its turn about its own axis",
+        "the symmetries of a user's mesh are not known",
+    ]
+    assert several(hue="wrapped", shapes=["teapot", "pebble"]).ambiguities() == [
+        "gimbal lock: at theta = +-pi/2, phi and psi turn about one axis"
+    ]
+
+
+def test_of_several_objects_only_what_they_share_is_known():
+    preset = several(hue="wrapped", objects=2)
+    assert preset.computed_best_r2() == {"spotlight_hue": 1.0, "background_hue": 1.0}
+    assert "can change places" in " ".join(preset.ambiguities())
+
+
+def test_a_shape_table_in_a_file(tmp_path):
+    (tmp_path / "meshes").mkdir()
+    (tmp_path / "meshes" / "hare.ply").write_text("")
+    (tmp_path / "mine.toml").write_text(
+        'base = "3dident"\nshapes = ["teapot", "hare", "cow"]\nground = ["cow"]\n'
+        '[shape_table.hare]\nfile = "meshes/hare.ply"\nscale = 2\nrotate = [90, 0, 0]\n'
+        'smooth = true\nlicence = "CC0"\n[shape_table.cow]\nfile = "cow.ply"\n'
+    )
+    preset = load_preset(tmp_path / "mine.toml")
+    file = str(tmp_path / "meshes" / "hare.ply")
+    assert preset.shape_table == {
+        "hare": MeshFile(file, 2.0, (90.0, 0.0, 0.0), True, "CC0"),
+        "cow": MeshFile("cow.ply"),  # not beside the preset: where the command is run
+    }
+    assert preset.mesh_files == {"hare": file, "cow": "cow.ply"}
+    assert preset.shape == "teapot"
+    assert parse_preset(preset.as_dict(), "copy") == preset
+    with pytest.raises(UsageError, match=r"the shape 'hare': cannot read the mesh"):
+        SceneBuilder(preset)
+    (tmp_path / "meshes" / "hare.ply").unlink()
+    missing = "'hare' is a mesh file of your own, .*hare.ply, and there is no such file"
+    with pytest.raises(UsageError, match=missing):
+        SceneBuilder(preset)
+
+
+def test_a_preset_with_a_column_is_not_changed_to_one_shape():
+    preset = several(shapes=["cube", "knot"], materials=["metal"])
+    with pytest.raises(UsageError, match=r"as a column of its .*leave out shape 'cube'"):
+        preset.changed(shape="cube")
+    with pytest.raises(UsageError, match="leave out material 'rubber'"):
+        preset.changed(material="rubber")
+    assert preset.changed(fixed={"x": 0.0}).shapes == ("cube", "knot")
+    mine = several(shape="hare", shape_table=HARE)
+    assert mine.mesh_files == {"hare": "hare.ply"}
+    assert mine.changed(shape="cube").shape_table == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shapes": ["teapot", "hare"]}, r"'hare', which is neither built in .*shape_table.hare\]"),
+        ({"shapes": "cube"}, "shapes must be a list"),
+        ({"shapes": ["cube", "cube"]}, "shapes names one twice"),
+        ({"materials": ["gold"]}, "materials must be one of rubber"),
+        ({"materials": ["metal", "metal"]}, "materials names one twice"),
+        ({"objects": 0}, r"objects must be a whole number in \[1"),
+        ({"objects": 9}, "objects must be at most 8, found 9"),
+        ({"objects": 2.0}, "objects must be a whole number"),
+        ({"spotlights": "two"}, "spotlights must be one of one, each"),
+        ({"lift": 0.5}, "lift must be one of half, none"),
+        ({"ground": "hare"}, "ground must be one of object"),
+        ({"ground": ["hare"]}, "ground names 'hare', which is neither built in"),
+        ({"ground": []}, "ground must be a list of 1 to"),
+        ({"shape_table": HARE}, "shape_table.hare is not used"),
+        ({"shape_table": {"cube": {"file": "a.ply"}}}, "cube is a built-in shape"),
+        ({"shape_table": {"a b": {"file": "a.ply"}}}, "a shape's name is a letter"),
+        ({"shape_table": {"hare": 3}}, "shape_table.hare must be a table"),
+        ({"shape_table": {"hare": {}}}, "shape_table.hare.file is missing"),
+        ({"shape_table": {"hare": {"file": "a", "size": 1}}}, "unknown field 'size'"),
+        ({"shape_table": {"hare": {"file": "a", "scale": 0}}}, "hare.scale must be > 0"),
+        ({"shape_table": {"hare": {"file": "a", "smooth": 1}}}, "hare.smooth must be true or"),
+        ({"shape_table": {"hare": {"file": "a", "rotate": [90]}}}, "hare.rotate must be a list of"),
+    ],
+)
+def test_several_shapes_that_do_not_fit(change, message):
+    with pytest.raises(UsageError, match=message):
+        several(**change)
+
+
+@pytest.mark.parametrize(("one", "many"), [("shape", "cube"), ("material", "metal")])
+def test_one_of_what_a_file_has_several_of_does_nothing(tmp_path, one, many):
+    path = tmp_path / "mine.toml"
+    path.write_text(f"base = '3dident'\n{one} = '{many}'\n{one}s = ['{many}']\n")
+    with pytest.raises(UsageError, match=f"{one} does nothing beside {one}s: leave out one"):
+        load_preset(path)
+
+
+def test_the_built_in_shapes_are_those_that_can_be_drawn():
+    assert list(BUILT_IN_SHAPES) == list(SHAPES)
 
 
 def test_presets_that_cannot_be_read(tmp_path):

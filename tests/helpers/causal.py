@@ -108,5 +108,14 @@ WHOLE: dict[str, Any] = {
 
 def whole(**fields: Any) -> CausalModel:
     """The model `WHOLE`, some of its fields changed."""
+    return _changed(**fields) if fields else _whole()
+
+
+@functools.cache
+def _whole() -> CausalModel:
+    return _changed()
+
+
+def _changed(**fields: Any) -> CausalModel:
     data = copy.deepcopy(WHOLE) | fields
     return model(data.pop("variables"), **data)

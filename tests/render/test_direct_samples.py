@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from tests.helpers.sample_points import require_net
 from threedident.latents import sample_raw_latents
-from threedident.presets import load_preset
+from threedident.presets import load_preset, parse_preset
 from threedident.render.quality import get_quality
 from threedident.render.scene import SceneBuilder
 
@@ -122,6 +122,33 @@ def _left_out(
     tested[b, i, j] = skipped
 
 
+def several_objects(raw):
+    """An engine of three objects of two materials, and what it looks at for raw latents."""
+    data = {**PRESET.as_dict(), "best_r2": {}, "objects": 3, "materials": ["metal", "rubber"]}
+    data["scale"] = 0.6
+    preset = parse_preset(data, "test")
+    level = get_quality("draft", "direct")
+    engine = DirectEngine(preset, level, resolution=SIDE, device="cpu")
+    more = [sample_raw_latents(range(len(raw)), seed=seed, split="val") for seed in (5, 6)]
+    own = [PRESET.to_scene(each)[:, [*range(6), 7]] for each in more]
+    numbers = np.ones((len(raw), 1), np.float32)
+    return engine, np.hstack(
+        [PRESET.to_scene(raw), 0 * numbers, own[0], numbers, own[1], 0 * numbers]
+    )
+
+
+def test_what_is_not_looked_at_of_several_objects_has_neither():
+    engine, rows = several_objects(sample_raw_latents(range(4), seed=3, split="val"))
+    skipped = []
+    for row in rows:
+        scene = engine._builder.build(row)
+        solid = engine._merged(scene)
+        shot = _shot(scene, solid.sphere, merged=True)
+        scenes = wp.array([shot], dtype=kernels.Shot, device="cpu")
+        skipped += [what_is_left_out(engine, solid, scenes)]
+    assert (np.mean(skipped, axis=(0, 1)) > 0.02).all()
+
+
 def test_what_is_not_looked_at_has_neither_shadow_nor_object(engine):
     raw = np.concatenate(
         [
@@ -129,16 +156,22 @@ def test_what_is_not_looked_at_has_neither_shadow_nor_object(engine):
             np.sign(sample_raw_latents(range(4), seed=4, split="val")),  # corners of the range
         ]
     )
-    scenes = shots(engine, raw)
+    skipped = what_is_left_out(engine, engine._solid(), shots(engine, raw))
+    assert (np.array(skipped) > 0.02).all()  # much is left out
+
+
+def what_is_left_out(engine, solid, scenes):
+    """The shares of lights and object that are not looked at, by view; none of it is seen."""
+    shares = []
     for view in (engine._fine, engine._shadows):
-        shape = (len(raw), view.side, view.side)
+        shape = (len(scenes), view.side, view.side)
         out, tested = (wp.empty(shape, dtype=wp.vec4, device="cpu") for _ in range(2))
-        solid = engine._solid()
         inputs = [solid.body, engine._lamps, view, engine._samples, solid.tree.normals, scenes]
         wp.launch(_left_out, shape, inputs=inputs, outputs=[out, tested], device="cpu")
         found, skipped = out.numpy().reshape(-1, 4), tested.numpy().reshape(-1, 4)
         assert found.max() < 1e-5  # of sums of weights
-        assert (skipped.mean(0) > 0.02).all()  # and much is left out
+        shares.append(skipped.mean(0))
+    return shares
 
 
 # --- Smoothing ---

@@ -3,6 +3,7 @@ import pytest
 import trimesh
 
 from threedident.errors import UsageError
+from threedident.presets import BUILT_IN_SHAPES, MeshFile
 from threedident.render.mesh import SHAPES, Mesh, face_normals, get_mesh, teapot
 
 
@@ -48,6 +49,86 @@ def test_the_solids_are_closed_and_two_across(shape):
     assert mesh.vertices.min(0) == pytest.approx([-1] * 3, abs=1e-3)
     assert mesh.vertices.max(0) == pytest.approx([1] * 3, abs=1e-3)
     assert (np.einsum("ij,ij->i", mesh.normals, mesh.vertices[mesh.corners]) > 0).all()
+
+
+STAND_INS = [name for name in SHAPES if name not in ("teapot", "cube", "sphere", "cylinder")]
+
+
+@pytest.mark.parametrize("shape", STAND_INS)
+def test_the_stand_ins_are_closed_smooth_and_as_large_as_the_teapot(shape):
+    mesh = get_mesh(shape)
+    directed = edges(mesh)
+    assert all((b, a) in directed for a, b in directed)
+    assert mesh.open_edges() == 0
+    assert mesh.warnings() == []
+    assert mesh.smooth
+    assert 2.3 < mesh.extent < 3
+    assert mesh.vertices.max(0) == pytest.approx(-mesh.vertices.min(0))
+    # Normals are those of a smooth surface: nearly the same along an edge.
+    per_corner = np.repeat(face_normals(mesh.vertices, mesh.corners, mesh.sizes), mesh.sizes, 0)
+    assert ((mesh.normals * per_corner).sum(1) > 0.9).all()
+
+
+def volume_moments(mesh: Mesh) -> tuple[np.ndarray, np.ndarray]:
+    """Variances of the solid along its principal axes, and its third moments in them."""
+    a, b, c = np.moveaxis(mesh.vertices[mesh.corners[mesh.triangles()]], 1, 0)
+    volume = np.einsum("ij,ij->i", a, np.cross(b, c)) / 6
+    volume /= volume.sum()
+    # A rule that is exact to the third degree on tetrahedra (0, a, b, c).
+    points = [(a + b + c) / 4]
+    points += [(a + b + c) / 6 + p / 3 for p in (0 * a, a, b, c)]
+    weights = np.concatenate([-0.8 * volume, *[0.45 * volume] * 4])
+    places = np.concatenate(points)
+    places -= weights @ places
+    variances, axes = np.linalg.eigh((weights[:, None] * places).T @ places)
+    along = places @ axes / np.sqrt(variances)
+    return variances, np.einsum("n,ni,nj,nk->ijk", weights, along, along, along, optimize=True)
+
+
+def hidden_turns(mesh: Mesh) -> bool:
+    """Whether a rotation may leave the solid as it is, by its moments."""
+    variances, third = volume_moments(mesh)
+    if (np.diff(variances) / variances[1:] < 1e-2).any():
+        return True  # about an axis, perhaps by any angle
+    # Only half turns about the principal axes are left; each turns the signs of two of them.
+    for axis in range(3):
+        sign = np.where(np.arange(3) == axis, 1.0, -1.0)
+        turned = third * sign[:, None, None] * sign[:, None] * sign
+        if np.abs(turned - third).max() < 0.02:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_which_shapes_show_every_rotation(shape):
+    assert hidden_turns(get_mesh(shape)) == bool(BUILT_IN_SHAPES[shape])
+
+
+def test_meshes_of_a_shape_table(tmp_path):
+    ball = trimesh.creation.icosphere(subdivisions=2)
+    ball.apply_scale((1, 2, 3))
+    ball.export(tmp_path / "egg.stl")
+    plain = get_mesh("egg", {"egg": MeshFile(str(tmp_path / "egg.stl"))})
+    assert not plain.smooth
+    assert np.ptp(plain.vertices, axis=0) == pytest.approx([2, 4, 6], abs=0.1)
+    entry = MeshFile(str(tmp_path / "egg.stl"), 0.5, (90, 0, 0), smooth=True)
+    turned = get_mesh("egg", {"egg": entry})
+    # Rx(90 deg) takes z to -y.
+    assert np.ptp(turned.vertices, axis=0) == pytest.approx([1, 3, 2], abs=0.05)
+    assert turned.smooth
+    assert not turned.native_normals
+    points = turned.vertices[turned.corners]
+    outward = points / np.array([0.5, 1.5, 1.0]) ** 2
+    outward /= np.linalg.norm(outward, axis=1, keepdims=True)
+    assert ((turned.normals * outward).sum(1) > 0.97).all()
+    # Turned about x, y and z, in that order.
+    several = get_mesh("egg", {"egg": MeshFile(str(tmp_path / "egg.stl"), 1, (90, 90, 0))})
+    assert np.ptp(several.vertices, axis=0) == pytest.approx([4, 6, 2], abs=0.1)
+    ball.export(tmp_path / "egg.ply", vertex_normal=True)
+    flat = get_mesh("egg", {"egg": MeshFile(str(tmp_path / "egg.ply"), smooth=False)})
+    faces = np.repeat(face_normals(flat.vertices, flat.corners, flat.sizes), flat.sizes, 0)
+    assert flat.normals == pytest.approx(faces)
+    assert not flat.smooth
 
 
 def first_hits(mesh: Mesh, origins: np.ndarray, direction: np.ndarray) -> np.ndarray:

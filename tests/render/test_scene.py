@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
-from threedident.presets import load_preset
+from threedident.presets import load_preset, parse_preset
 from threedident.render.color import psnr, srgb_encode, to_uint8
-from threedident.render.scene import CAMERA, SceneBuilder
+from threedident.render.scene import CAMERA, SceneBuilder, hue_color
 
 PRESET = load_preset("3dident")
 BUILDER = SceneBuilder(PRESET)
@@ -74,6 +75,107 @@ def test_how_often_the_object_is_in_the_frame():
     shares = BUILDER.share_in_frame(PRESET.to_scene(raw))
     assert (shares == 1).mean() == pytest.approx(0.84, abs=0.035)
     assert (shares < 0.9).mean() == pytest.approx(0.047, abs=0.02)
+
+
+# --- Several shapes and objects ---
+
+SHAPES = ("cube", "teapot", "capsule")  # of sides 2, 2.96 and 2.8
+
+
+def several(**fields):
+    data = {**PRESET.as_dict(), "best_r2": {}, "scale": 1.0, **fields}
+    return SceneBuilder(parse_preset(data, "test"))
+
+
+def row_of(builder, **values):
+    """A scene row that is 0 but for some columns."""
+    row = np.zeros(len(builder.preset.columns), np.float32)
+    for name, value in values.items():
+        row[builder.preset.columns.index(name)] = value
+    return row
+
+
+def test_the_shape_decides_lift_ground_and_spotlight():
+    builder = several(shapes=SHAPES)
+    for number, size in enumerate(builder.sizes):
+        scene = builder.build(row_of(builder, shape=number, z=0.25))
+        assert scene.shape == number
+        assert scene.location == pytest.approx((0, 0, 0.25 + size / 2))
+        assert scene.ground_height == -size
+        assert scene.spot_location == pytest.approx((0, 4, 6 + size))
+    assert builder.sizes == pytest.approx((2, 2.9614, 2.8), abs=1e-4)
+
+
+def test_the_largest_of_several_objects_decides_for_all():
+    builder = several(shapes=SHAPES, objects=3)
+    row = row_of(builder, shape=0, shape_2=2, shape_3=0, z=1, z_2=-1, x_3=0.5)
+    scene = builder.build(row)
+    lift, largest = builder.sizes[2] / 2, builder.sizes[2]
+    assert [body.location for body in scene.bodies] == [
+        pytest.approx((0, 0, 1 + lift)),
+        pytest.approx((0, 0, -1 + lift)),
+        pytest.approx((0.5, 0, lift)),
+    ]
+    assert [body.shape for body in scene.bodies] == [0, 2, 0]
+    assert scene.ground_height == -largest
+    # One spotlight, which is the first one's.
+    assert scene.spots == ((pytest.approx((0, 4, 6 + largest)), scene.location),)
+
+
+def test_a_ground_that_stays_and_no_lift():
+    builder = several(shapes=SHAPES, ground=["cube", "star"], lift="none")
+    star = SceneBuilder(PRESET.changed(shape="star")).mesh.extent
+    for number in range(3):
+        scene = builder.build(row_of(builder, shape=number, z=0.5))
+        assert scene.ground_height == pytest.approx(-star)  # larger than the cube
+        assert scene.location == (0, 0, 0.5)
+
+
+def test_every_object_has_columns_and_a_spotlight_of_its_own():
+    builder = several(
+        hue="wrapped", materials=["metal", "rubber"], objects=2, spotlights="each", shapes=SHAPES
+    )
+    values = np.arange(len(builder.preset.columns), dtype=np.float32) / 10
+    row = row_of(builder, **dict(zip(builder.preset.columns, values.tolist(), strict=True)))
+    for name in ("shape", "material", "shape_2", "material_2"):
+        row[builder.preset.columns.index(name)] = 1
+    scene = builder.build(row)
+    at = dict(zip(builder.preset.columns, row.tolist(), strict=True))
+    size = builder.sizes[1]
+    (other,) = scene.others
+    assert other.location == pytest.approx((at["x_2"], at["y_2"], at["z_2"] + size / 2))
+    assert other.rotation == pytest.approx((at["phi_2"], at["theta_2"], at["psi_2"]))
+    assert (other.shape, other.material, scene.material) == (1, 1, 1)
+    assert other.color == hue_color(at["object_hue_2"], 1.0, wrap=True)
+    angle = at["spotlight_position_2"]
+    place = (4 * math.sin(angle), 4 * math.cos(angle), 6 + size)
+    assert scene.spots[1] == (pytest.approx(place), other.location)
+    assert len(scene.spots) == 2
+
+
+@pytest.mark.parametrize("number", [-1, 3, 0.5, math.nan])
+def test_a_number_that_is_no_class(number):
+    builder = several(shapes=SHAPES, objects=2)
+    for column in ("shape", "shape_2"):
+        message = f"{column} is {number:g}, which is no class: expected one of 0 cube, 1 teapot"
+        with pytest.raises(UsageError, match=message):
+            builder.build(row_of(builder, **{column: number}))
+
+
+def test_a_row_of_another_width():
+    with pytest.raises(UsageError, match=r"has 11 columns \(x, .*, shape\), found 10"):
+        several(shapes=SHAPES).build(np.zeros(10, np.float32))
+    with pytest.raises(UsageError, match=r"has 10 columns .*found 11"):
+        BUILDER.build(np.zeros(11, np.float32))
+
+
+def test_the_share_in_the_frame_is_of_all_objects():
+    builder = several(shapes=["cube", "sphere"], objects=2)
+    inside = row_of(builder, shape_2=1)
+    outside = row_of(builder, shape_2=1, y_2=100)
+    shares = builder.share_in_frame(np.stack([inside, outside]))
+    vertices = [len(mesh.vertices) for mesh in builder.meshes]
+    assert shares == pytest.approx([1, vertices[0] / sum(vertices)])
 
 
 def test_srgb():

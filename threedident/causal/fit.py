@@ -24,10 +24,11 @@ Float64 = npt.NDArray[np.float64]
 
 #: Standard errors that a coefficient must be away from 0 to stay.
 KEPT = 4.0
-#: The largest Kolmogorov-Smirnov distance, times the root of the rows, of a law that fits: by
-#: chance a right one is above it in one of ten thousand.
-FITS = 2.23
+#: The largest strain of a law that fits, and of a root: by chance a right law of three roots is
+#: above it in one of ten thousand.
+FITS = 2.6
 
+_BINS = 8  # of each root, in which a law must hold
 _LEAST_ROWS = 50  # of a class
 _LEAST_GAIN = 13.0  # of the log likelihood: uniform rows gain it once in ten thousand times
 _LARGEST_STD = 10.0  # a wider normal is uniform on [-1, 1] for all that rows can tell
@@ -65,6 +66,8 @@ class ClassLaw:
         std_error: its standard error.
         rows: the number of rows that it was fitted to.
         distance: the Kolmogorov-Smirnov distance of the rows from the law.
+        strain: such a distance times the root of the number of rows; the largest of all rows and
+            of those in each eighth of each root, which sees a mean of other terms.
     """
 
     terms: tuple[Term, ...]
@@ -72,11 +75,12 @@ class ClassLaw:
     std_error: float
     rows: int
     distance: float
+    strain: float
 
     @property
     def fits(self) -> bool:
         """Whether the rows could well be of this law."""
-        return self.distance * math.sqrt(self.rows) < FITS
+        return self.strain < FITS
 
     def mean(self) -> str:
         """The mean as an expression of a model file."""
@@ -130,15 +134,16 @@ class Fit:
         ]
         for name, laws in self.laws.items():
             off = {
-                label: law.distance
+                label: law.strain
                 for label, law in zip(self.classes, laws, strict=True)
                 if not law.fits
             }
             if off:
                 worst = max(off, key=lambda label: off[label])
                 lines.append(
-                    f"{name} is no such truncated normal in {', '.join(off)}: its distribution "
-                    f"function is off by up to {off[worst]:.3f} ({worst}); other terms may help"
+                    f"{name} is no such truncated normal in {', '.join(off)}, or its mean is made "
+                    f"of other terms: its strain is up to {off[worst]:.1f} ({worst}), where "
+                    f"{FITS:g} is the limit"
                 )
         if self.dependence * math.sqrt(self.rows) > 5:
             lines.append(
@@ -182,11 +187,13 @@ def fit_truncated_normals(
     children = [name for name in arrays if name not in roots]
     laws: dict[str, list[ClassLaw]] = {name: [] for name in children}
     ranks = {name: np.empty(len(label)) for name in children}
+    places = np.stack([np.floor((arrays[name] + 1) / 2 * _BINS) for name in roots], axis=1)
     for number, kind in enumerate(classes):
         rows = np.flatnonzero(label == number)
         inputs = {text: each[rows] for text, each in features.items()}
         for name in children:
-            law, shares = _fit_class(arrays[name][rows], inputs, f"{name} in the class {kind}")
+            what = f"{name} in the class {kind}"
+            law, shares = _fit_class(arrays[name][rows], inputs, places[rows], what)
             laws[name].append(law)
             ranks[name][rows] = shares
     counts = np.bincount(label.astype(np.int64), minlength=len(classes))
@@ -217,8 +224,9 @@ def _check(
     for name, array in arrays.items():
         if array.shape != label.shape or label.ndim != 1:
             raise UsageError(f"{name} has shape {array.shape}, the class numbers {label.shape}")
-        if not (np.abs(array) <= 1 + _RAW_SLACK).all():
-            raise UsageError(f"{name}: raw values lie in [-1, 1], found {np.nanmax(np.abs(array))}")
+        bad = ~(np.abs(array) <= 1 + _RAW_SLACK)
+        if bad.any():
+            raise UsageError(f"{name}: raw values lie in [-1, 1], found {array[bad][0]}")
     counts = np.array([(label == number).sum() for number in range(len(classes))])
     if counts.sum() != len(label):
         raise UsageError(f"the class numbers are not 0 to {len(classes) - 1}")
@@ -247,8 +255,20 @@ def _evaluate(text: str, arrays: Mapping[str, Float64], roots: Sequence[str]) ->
     return values
 
 
-def _fit_class(y: Float64, inputs: Mapping[str, Float64], what: str) -> tuple[ClassLaw, Float64]:
-    """Fit one variable in one class; return its law, and its values' ranks (N,) under the law."""
+def _fit_class(
+    y: Float64, inputs: Mapping[str, Float64], places: Float64, what: str
+) -> tuple[ClassLaw, Float64]:
+    """Fit one variable in one class.
+
+    Args:
+        y: its values (N,).
+        inputs: the terms' values (N,), by their texts.
+        places: the number of the bin of each root, (N, R).
+        what: its name in errors.
+
+    Returns:
+        The law, and the ranks (N,) of the values in it.
+    """
     inputs = {"": np.ones(len(y)), **inputs}  # the constant first
     texts = list(inputs)
     while True:
@@ -258,7 +278,8 @@ def _fit_class(y: Float64, inputs: Mapping[str, Float64], what: str) -> tuple[Cl
         gain = value + len(y) * math.log(2)  # over the uniform distribution
         if precision * _LARGEST_STD**2 <= 1 or gain < _LEAST_GAIN:
             ranks = (np.clip(y, -1, 1) + 1) / 2
-            return ClassLaw((), None, 0.0, len(y), _distance(ranks)), ranks
+            strain = _strain(ranks, places)
+            return ClassLaw((), None, 0.0, len(y), _distance(ranks), strain), ranks
         weights = natural[:-1] / precision
         errors = _errors(weights, precision, covariance)
         sure = np.abs(weights) > KEPT * errors
@@ -268,16 +289,21 @@ def _fit_class(y: Float64, inputs: Mapping[str, Float64], what: str) -> tuple[Cl
         texts = kept
     std = precision**-0.5
     if std < _LEAST_STD:
-        raise UsageError(
-            f"{what} is a function of the terms up to {std:.2g}: this is no truncated normal"
-        )
+        raise _too_narrow(what, std)
     ranks = _ranks(y, design @ weights, std)
     terms = tuple(
         Term(text, float(weight), float(error))
         for text, weight, error in zip(texts, weights, errors, strict=True)
     )
     error = 0.5 * std**3 * math.sqrt(covariance[-1, -1])
-    return ClassLaw(terms, float(std), error, len(y), _distance(ranks)), ranks
+    strain = _strain(ranks, places)
+    return ClassLaw(terms, float(std), error, len(y), _distance(ranks), strain), ranks
+
+
+def _too_narrow(what: str, std: float) -> UsageError:
+    return UsageError(
+        f"{what} is a function of the terms up to {std:.2g}: this is no truncated normal"
+    )
 
 
 def _errors(weights: Float64, precision: float, covariance: Float64) -> Float64:
@@ -301,7 +327,9 @@ def _maximise(y: Float64, design: Float64, what: str) -> tuple[Float64, Float64,
     if np.linalg.matrix_rank(design) < size:
         raise UsageError(f"{what}: the terms depend on each other, or one is constant")
     weights, *_ = np.linalg.lstsq(design, y, rcond=None)
-    variance = max(float(np.mean((y - design @ weights) ** 2)), _LEAST_STD**2)
+    variance = float(np.mean((y - design @ weights) ** 2))
+    if variance < _LEAST_STD**2:
+        raise _too_narrow(what, variance**0.5)
     at = np.append(weights, 1.0) / variance
     value, gradient, curvature = _likelihood(at, y, design)
     for _ in range(_STEPS):
@@ -327,7 +355,7 @@ def _likelihood(at: Float64, y: Float64, design: Float64) -> tuple[float, Float6
     slope, precision = design @ at[:-1], float(at[-1])
     std = max(precision, 0.25) ** -0.5
     count = int(np.clip(math.ceil(6 / std), _NODES, _MOST_NODES))
-    nodes, weights = np.polynomial.legendre.leggauss(count)
+    nodes, weights = np.polynomial.legendre.leggauss(count)  # type: ignore[no-untyped-call]
     powers = np.stack([nodes**k for k in range(5)], axis=1) * weights[:, None]
     size = len(at)
     value, gradient, curvature = 0.0, np.zeros(size), np.zeros((size, size))
@@ -366,6 +394,17 @@ def _distance(ranks: Float64) -> float:
     ordered, count = np.sort(ranks), len(ranks)
     steps = np.arange(count + 1) / count
     return float(max((steps[1:] - ordered).max(), (ordered - steps[:-1]).max()))
+
+
+def _strain(ranks: Float64, places: Float64) -> float:
+    """The largest distance, times the root of the rows, of all ranks and of those in each bin."""
+    largest = _distance(ranks) * math.sqrt(len(ranks))
+    for column in places.T:
+        for place in range(_BINS):
+            inside = ranks[column == place]
+            if len(inside):
+                largest = max(largest, _distance(inside) * math.sqrt(len(inside)))
+    return largest
 
 
 def _largest_correlation(columns: Sequence[Float64]) -> float:

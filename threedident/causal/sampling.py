@@ -215,6 +215,17 @@ class Sampling:
                 held |= values[:, self.model.names.index(name)] == end
         return float(held.mean())
 
+    def later_law(self, environment: int = 0) -> Mechanisms:
+        """The mechanisms of the second image of a pair, or of a sequence's later frames.
+
+        Args:
+            environment: the number of the environment.
+
+        Returns:
+            A mechanism for each variable that is drawn; content is copied, and has none.
+        """
+        return _Simulation(self, environment, np.empty(0, np.int64), 0, "train").later_law
+
     def _replaced(self, number: int, *, counterfactual: bool) -> dict[str, Mechanism]:
         """The mechanisms that interventions put in place of the model's, by variable."""
         drawn = {each.name: each.mechanism for each in self.model.variables}
@@ -317,16 +328,16 @@ class _Simulation:
         where = f"model {self._model.name}" + (", with these interventions" if replaced else "")
         self._first_order = order(names, self._first_law, where)
         group = sampling.group
-        self._later_law: Mechanisms = {}
+        self.later_law: Mechanisms = {}
         self._hit = frozenset(replaced)
         if group == "counterfactual":
             changed = sampling._replaced(environment, counterfactual=True)
-            self._later_law = {**drawn, **changed}
+            self.later_law = {**drawn, **changed}
             self._hit = frozenset(changed)
             where = f"model {self._model.name}, with these interventions"
         elif group == "views":
             law = self._model.view(sampling.view)
-            self._later_law = {
+            self.later_law = {
                 name: replaced.get(name, mechanism) for name, mechanism in law.items()
             }
         elif group == "sequence":
@@ -338,8 +349,8 @@ class _Simulation:
                 for name, each in replaced.items()
                 if isinstance(each, Shift)
             }
-            self._later_law = {**transitions, **replaced, **shifts}
-        self._later_order = order(names, self._later_law, where)
+            self.later_law = {**transitions, **replaced, **shifts}
+        self._later_order = order(names, self.later_law, where)
         self._first: dict[str, Float64] = {}
         self._previous: dict[str, Float64] = {}
 
@@ -352,7 +363,7 @@ class _Simulation:
         )
         units = (noise.astype(np.float64) + 1) / 2
         targets = np.zeros((len(self._items), len(model.variables)), np.uint8)
-        law, names = self._later_law, self._later_order
+        law, names = self.later_law, self._later_order
         hit: Iterable[str] = self._hit
         if frame == 0:
             law, names, hit = self._first_law, self._first_order, self._replaced

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from threedident.cli import data, doctor, evaluate, leaderboard, render, train
+from threedident.cli import data, doctor, evaluate, leaderboard, model, render, train
 from threedident.cli.group import SECTIONS, main
 
-__all__ = ["SECTIONS", "data", "doctor", "evaluate", "leaderboard", "main", "render", "train"]
+__all__ = [
+    "SECTIONS",
+    "data",
+    "doctor",
+    "evaluate",
+    "leaderboard",
+    "main",
+    "model",
+    "render",
+    "train",
+]

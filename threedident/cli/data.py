@@ -395,6 +395,12 @@ def _say_written(out: Path, count: int, wanted: int | None, split: str | None = 
     f"{defaults.SHARD_SIZE}; about 240 MB for webdataset and parquet]",
 )
 @compression_option("that of the shards as they were, or none")
+@click.option(
+    "--templates",
+    type=PATH,
+    help="Phrasings of captions for multimodal3dident, a line each.  [default: the dataset's "
+    "captions, or phrasings of our own]",
+)
 def convert(
     dataset: Path,
     out: Path,
@@ -402,6 +408,7 @@ def convert(
     split: str | None,
     shard_size: int | None,
     compression: str | None,
+    templates: Path | None,
 ) -> None:
     """Write a dataset in another form, from any form, without loss.
 
@@ -413,6 +420,7 @@ def convert(
     Example:
       3dident convert data/3dident --to webdataset --out data/webdataset
     """
+    from threedident.datasets.captions import load_templates
     from threedident.datasets.formats import open_dataset, splits_of
     from threedident.datasets.formats.convert import convert as write
     from threedident.datasets.formats.export import split_of
@@ -425,10 +433,12 @@ def convert(
     takes = {"--shard-size"} if exports else set()
     takes |= {"--split"} if exports or several else set()
     takes |= {"--compression", "--shard-size"} if form == "shards" else set()
+    takes |= {"--templates"} if form == "multimodal3dident" else set()
     for option, value in {
         "--compression": compression,
         "--shard-size": shard_size,
         "--split": split,
+        "--templates": templates,
     }.items():
         if value is not None and option not in takes:
             raise UsageError(f"--to {form} takes no {option}")
@@ -443,6 +453,7 @@ def convert(
             shard_size=shard_size,
             compression=compression,
             command=command_line(),
+            templates=None if templates is None else load_templates(templates),
         )
         if exports:
             written = split_of(source, split) if len(records(out)) > 1 else None

@@ -24,6 +24,7 @@ SECTIONS = {
     "Make a dataset": {
         "render": "Render a dataset, or continue one.",
         "presets": "List what can be rendered.",
+        "model": "Fit a causal model to a release.",
         "download": "Fetch the published dataset.",
     },
     "Look at it": {
@@ -106,6 +107,19 @@ class Group(click.Group):
         except OSError as error:
             say(f"error: {error}")
             ctx.exit(UsageError.exit_code)
+
+
+class DefaultGroup(Group):
+    """A group whose command `show`, if it has one, is run where none of its commands is named."""
+
+    default = "show"
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default command in front of words that name no command."""
+        named = bool(args) and (args[0] in self.commands or args[0] in ctx.help_option_names)
+        if self.default in self.commands and not named:
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
 
 class _Main(Group):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from threedident.cli.group import Group, main, say
+from threedident.cli.group import DefaultGroup, main, say
 from threedident.cli.options import PATH, json_option, split_option
 from threedident.errors import UsageError
 
 
-@main.group(cls=Group)
+@main.group(cls=DefaultGroup)
 def model() -> None:
     """Work on causal models."""
 
@@ -71,6 +71,5 @@ def fit(
             click.echo(f"  {kind:<12}{how}; {each.rows:,} rows, off by {each.distance:.4f}")
     for line in law.misfits:
         say(f"warning: {line}")
-    click.echo(
-        f"wrote {out}: 3dident render --model {shlex.quote(str(out))} --n 100 --out data/new"
-    )
+    command = f"3dident render --model {shlex.quote(str(out))} --n 100 --out data/fitted"
+    click.echo(f"wrote {out}; render it: {command}")

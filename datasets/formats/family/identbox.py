@@ -156,7 +156,7 @@ def write_3didentbox(source: FamilySource, out: Path) -> int:
     psi = source.latents[:, FACTOR_NAMES.index("psi")]
     if np.ptp(psi) > 0 or abs(float(psi[0])) > 1e-6:
         raise UsageError(f"{source.root}: psi varies, and the layout of 3DIdentBox holds it at 0")
-    shapes = ("teapot",)
+    shapes: tuple[str, ...] = ("teapot",)
     numbers_of_shapes = np.zeros(len(source), np.float32)
     if "shape" in source.names:
         column = source.column("shape")

@@ -284,7 +284,8 @@ def check_classes(array: npt.NDArray[Any], where: str, count: int) -> None:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise DatasetError(
-            f"{where}: expected whole numbers from 0 to {count - 1}, found {array[row]} in row {row}"
+            f"{where}: expected whole numbers from 0 to {count - 1}, found {array[row]} in row "
+            f"{row}"
         )
 
 

@@ -246,7 +246,7 @@ def write_multimodal3dident(
         if name:
             source.column(name)
     if captions is None:
-        captions = _own_captions(source) or caption(source, **_seed_and_split(source))
+        captions = _own_captions(source) or caption(source, **seed_and_split(source))
     if len(captions) != count:
         raise UsageError(f"found {len(captions)} captions for {count} images")
     shapes = source.column("shape").values
@@ -285,7 +285,7 @@ def _as_written(source: FamilySource, variable: str) -> Any:
     return np.clip((values.astype(np.float64) - low) / (high - low), 0, 1).astype(np.float32)
 
 
-def _seed_and_split(source: FamilySource) -> dict[str, Any]:
+def seed_and_split(source: FamilySource) -> dict[str, Any]:
     """The seed and the split of a dataset that was rendered; none where they are not recorded."""
     settings = source.manifest.settings if source.manifest else {}
     return {name: settings[name] for name in ("seed", "split") if settings.get(name) is not None}

@@ -24,6 +24,7 @@ _DAMAGE = (
     MemoryError,
 )
 _LOCAL = struct.Struct("<4s22xHH")  # the header before a member: magic, length of name, of extras
+_PIECE = 2**24  # bytes that are unpacked at once
 _MOST = 1100  # a byte of deflate stands for at most 1,032
 
 
@@ -89,19 +90,23 @@ class Npz:
             DatasetError: there is none, or it is damaged.
         """
         member = self.member(name)
-        with self._explaining(), zipfile.ZipFile(self.path) as archive:
-            with archive.open(f"{name}.npy") as file:
-                self._skip_header(file)
-                array = np.empty(member.shape, member.dtype)
-                view = memoryview(array).cast("B") if array.size else memoryview(b"")
-                done = 0
-                while done < len(view):
-                    count = file.readinto(view[done : done + 2**24])
-                    if not count:
-                        raise DatasetError(f"{self.path} is damaged: {name} is cut short")
-                    done += count
-                if file.read(1):  # reading to the end checks the sum, too
-                    raise DatasetError(f"{self.path} is damaged: {name} is longer than declared")
+        with (
+            self._explaining(),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(f"{name}.npy") as file,
+        ):
+            self._skip_header(file)
+            flat = np.empty(member.size, np.uint8)
+            done = 0
+            while done < member.size:
+                part = file.read(min(member.size - done, _PIECE))
+                if not part:
+                    raise DatasetError(f"{self.path} is damaged: {name} is cut short")
+                flat[done : done + len(part)] = np.frombuffer(part, np.uint8)
+                done += len(part)
+            if file.read(1):  # reading to the end checks the sum, too
+                raise DatasetError(f"{self.path} is damaged: {name} is longer than declared")
+            array = flat.view(member.dtype).reshape(member.shape)
         return array
 
     def _read_header(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:

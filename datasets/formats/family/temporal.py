@@ -6,7 +6,8 @@
     test_triplets.npz   imgs (T, 3, H, W, C), raw_latents (T, 3, 10), shape_latents (T, 3, 2)
                 interventions (T, 12): 1 where the third image has a variable from the second
 
-Positions lie in [-2, 2], all else in [0, 2 pi).
+Positions lie in [-2, 2], all else in [0, 2 pi). Where the shapes are others than the published
+ones, our writer adds their names, in the order of their numbers: shape_names.
 """
 
 from __future__ import annotations
@@ -75,25 +76,35 @@ class TemporalSource(FamilySource):
         shapes = self._rows("shape_latents", counts, 2)
         check_rows(latents[:, :3], f"{path}: raw_latents", 3, -_POSITION, _POSITION)
         check_rows(latents[:, 3:], f"{path}: raw_latents from column 3", 7, 0, _TURN)
-        for k, values in enumerate((CITRIS_SHAPES, MATERIALS)):
+        names = self._shape_names()
+        for k, values in enumerate((names, MATERIALS)):
             check_classes(shapes[:, k], f"{path}: shape_latents, column {k}", len(values))
         self.latents = latents.astype(np.float32)
         self.raw_latents = np.clip(_to_raw(latents), -1, 1).astype(np.float32)
         self.columns = (
             *(Column(name, range=(-_POSITION, _POSITION)) for name in FACTOR_NAMES[:3]),
             *(Column(name, "circular", (0.0, _TURN)) for name in FACTOR_NAMES[3:]),
-            Column("shape", "discrete", values=CITRIS_SHAPES),
+            Column("shape", "discrete", values=names),
             Column("material", "discrete", values=MATERIALS),
         )
         self.variables = np.column_stack([latents, shapes]).astype(np.float32)
         self._read_interventions(counts)
 
+    def _shape_names(self) -> tuple[str, ...]:
+        if "shape_names" not in self._npz.members:
+            return CITRIS_SHAPES
+        array = self._npz.array("shape_names")
+        names = tuple(array.tolist()) if array.ndim == 1 and array.dtype.kind == "U" else ()
+        if not 0 < len(names) == len(set(names)):
+            raise DatasetError(f"{self.root}: shape_names are not the names of classes")
+        return names
+
     def _rows(self, name: str, counts: Sequence[int], columns: int) -> npt.NDArray[np.float64]:
         member = self._npz.member(name)
         if member.shape != (*counts, columns):
             raise DatasetError(
-                f"{self.root}: {name} is {member.shape}, expected {(*counts, columns)}, as imgs has "
-                f"{counts[0]} rows"
+                f"{self.root}: {name} is {member.shape}, expected {(*counts, columns)}, as imgs "
+                f"has {counts[0]} rows"
             )
         array = self._npz.array(name).reshape(-1, columns)
         return check_rows(array, f"{self.root}: {name}", columns).astype(np.float64)
@@ -178,6 +189,7 @@ def write_temporal(source: FamilySource, out: Path) -> int:
     latents = np.zeros((count, NUM_FACTORS), np.float32)
     shapes = np.zeros((count, 2), np.uint8)
     interventions = np.zeros((count - 1, len(NAMES)), np.int64)
+    names: tuple[str, ...] = CITRIS_SHAPES
     for k, column in enumerate(source.columns):
         if column.name not in NAMES:
             raise UsageError(
@@ -189,7 +201,11 @@ def write_temporal(source: FamilySource, out: Path) -> int:
         if place < NUM_FACTORS:
             latents[:, place] = source.variables[:, k]
             continue
-        order = CITRIS_SHAPES if column.name == "shape" else MATERIALS
+        order = MATERIALS
+        if column.name == "shape":
+            order = names = (
+                CITRIS_SHAPES if set(column.values) <= set(CITRIS_SHAPES) else column.values
+            )
         unknown = set(column.values) - set(order)
         if unknown:
             raise UsageError(
@@ -213,5 +229,6 @@ def write_temporal(source: FamilySource, out: Path) -> int:
             raw_latents=latents,
             shape_latents=shapes,
             interventions=interventions,
+            **({} if names == CITRIS_SHAPES else {"shape_names": np.array(names)}),
         )
     return count

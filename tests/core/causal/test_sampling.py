@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 import pickle
 
@@ -27,6 +28,7 @@ def columns(sampling, count=2000, **which):
     return dict(zip(sampling.model.names, draws.variables.T, strict=True)), draws
 
 
+@functools.cache
 def samplings():
     either = whole()
     time = whole(interventions=WHOLE["interventions"] | {"probability": 0.5})
