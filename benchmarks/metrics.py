@@ -138,7 +138,7 @@ def expected(samples: int) -> dict[str, dict[str, str]]:
         },
         "explicitness": {**dict.fromkeys((*one, "rotated", "warped"), "1"), "chance": "0"},
         "infomec": dict.fromkeys(("perfect", "permuted", "duplicated", "warped"), "1"),
-        "infoe": linear,
+        "infoe": {**linear, "chance": "0"},
         "infoc": {
             **dict.fromkeys(("perfect", "permuted", "warped"), "1"),
             "duplicated": f"{(1 / 2 - 1 / (2 * FACTORS)) / (1 - 1 / (2 * FACTORS)):.3f}",
