@@ -3,9 +3,10 @@
     python benchmarks/metrics.py [--n 4096] [--timed 25000] [--no-table] [--no-times]
 
 Ten factors, uniform in [-1, 1]. The first table has the metrics on codes that hold them in
-ways that theory can say something about, at N samples. The second has the time of each metric,
-with its bootstrap and without, at 25,000 samples and ten codes, as a multiple of fitting
-scikit-learn's LinearRegression to the same arrays in the same run, on one thread.
+ways that theory can say something about, at N samples. The second has a factor that depends on two
+others, and codes that hold it, or them. The third has the time of each metric, with its bootstrap
+and without, at 25,000 samples and ten codes, as a multiple of fitting scikit-learn's
+LinearRegression to the same arrays in the same run, on one thread.
 """
 
 from __future__ import annotations
@@ -25,11 +26,23 @@ from sklearn.metrics import mutual_info_score, r2_score
 from threedident.evaluate import metrics
 from threedident.evaluate.metrics import mig
 from threedident.evaluate.metrics._bootstrap import bootstrap
+from threedident.evaluate.metrics.registry import all_metrics
 from threedident.evaluate.scoring import METRICS, Options, score
 
 FACTORS = 10
 NOISE = 0.5  # standard deviation, beside sqrt(1 / 3) of a factor
 NAMES = [f"factor {i}" for i in range(FACTORS)]
+#: Further numbers of a metric, with their labels.
+PARTS = {
+    "dci": {"completeness": "DCI completeness", "informativeness": "DCI informativeness"},
+    "infomec": {"infoe": "InfoE", "infoc": "InfoC"},
+}
+LABELS = {name: label for parts in PARTS.values() for name, label in parts.items()}
+
+
+def plain_metrics() -> tuple[str, ...]:
+    """The metrics of factors that are numbers, of which nobody says what causes them."""
+    return all_metrics(None, np.ones(FACTORS, bool), None)
 
 
 def encoders(z: np.ndarray) -> dict[str, np.ndarray]:
@@ -124,6 +137,12 @@ def expected(samples: int) -> dict[str, dict[str, str]]:
             "over-complete": "mean of 1 and chance",
         },
         "explicitness": {**dict.fromkeys((*one, "rotated", "warped"), "1"), "chance": "0"},
+        "infomec": dict.fromkeys(("perfect", "permuted", "duplicated", "warped"), "1"),
+        "infoe": {**linear, "chance": "0"},
+        "infoc": {
+            **dict.fromkeys(("perfect", "permuted", "warped"), "1"),
+            "duplicated": f"{(1 / 2 - 1 / (2 * FACTORS)) / (1 - 1 / (2 * FACTORS)):.3f}",
+        },
     }
 
 
@@ -174,26 +193,60 @@ def table(samples: int) -> None:
     theory = expected(samples)
     options = Options(2, 0, {"all": range(FACTORS)}, {})
     found: dict[str, dict[str, float]] = {}
-    for name, metric in METRICS.items():
+    for name in plain_metrics():
+        metric = METRICS[name]
         for encoder, made in codes.items():
             blocks = {"all": range(made.shape[1])}
             measured = metric.measure(
                 z, made, Options(options.folds, 0, options.factor_blocks, blocks)
             )
             found.setdefault(name, {})[encoder] = measured.value
-            if name == "dci":
-                for part in ("completeness", "informativeness"):
-                    found.setdefault(part, {})[encoder] = float(measured.parts[part])
+            for part in PARTS.get(name, {}):
+                found.setdefault(part, {})[encoder] = float(measured.parts[part])
     print(f"{samples} samples, {FACTORS} factors; in brackets what theory says\n")
     print("| metric | " + " | ".join(codes) + " |")
     print("| --- |" + " --- |" * len(codes))
     for name, row in found.items():
         cells = [
-            f"{value:.3f}" + (f" ({theory[name][e]})" if e in theory[name] else "")
+            f"{value:.3f}" + (f" ({theory[name][e]})" if e in theory.get(name, {}) else "")
             for e, value in row.items()
         ]
-        label = METRICS[name].label if name in METRICS else f"DCI {name}"
+        label = METRICS[name].label if name in METRICS else LABELS[name]
         print(f"| {label} | " + " | ".join(cells) + " |")
+
+
+def child_table(samples: int) -> None:
+    """R2 of a factor that two others cause, plain and beyond its parents."""
+    generator = np.random.default_rng(0)
+    roots = generator.uniform(-1, 1, (samples, 2))
+    noise = 0.3 * generator.standard_normal(samples)
+    blur = 0.3 * generator.standard_normal(samples)
+    causes = {
+        "linear": 0.8 * roots[:, 0] - 0.6 * roots[:, 1],
+        "curved": np.sin(3 * roots[:, 0]) * np.cos(2 * roots[:, 1]),
+    }
+    print(f"\nA factor with two parents, {samples} samples\n")
+    print("| mechanism | codes | R2 | kernel R2 | R2 beyond parents | in theory |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for mechanism, cause in causes.items():
+        z = np.concatenate([roots, (cause + noise)[:, None]], 1)
+        codes = {
+            "its parents": (roots, "0"),
+            "curved functions of its parents": (np.tanh(2 * roots), "0"),
+            "itself": (z[:, 2:], "1"),
+            "itself, mixed with a parent": (z[:, 2:] + 2 * roots[:, :1], "1"),
+            "all three, rotated": (z @ rotation()[:3, :3], "1"),
+            "itself, with as much noise as it has": ((z[:, 2] + blur)[:, None], "0.5"),
+            "noise": (generator.standard_normal((samples, 3)), "0"),
+        }
+        for label, (made, theory) in codes.items():
+            found = [
+                metrics.linear_r2(z, made),
+                metrics.nonlinear_r2(z, made),
+                metrics.r2_beyond_parents(z, made, [[], [], [0, 1]]),
+            ]
+            cells = " | ".join(f"{each.per_factor[2] + 0.0:.3f}" for each in found)
+            print(f"| {mechanism} | {label} | {cells} | {theory} |")
 
 
 def seconds(call: Callable[[], object], least: int = 1) -> float:
@@ -215,7 +268,8 @@ def times(samples: int) -> None:
     print(f"\n{samples} x {FACTORS}; LinearRegression: {1e3 * base:.1f} ms\n")
     print("| metric | ms | times LinearRegression | s with 1,000 replicates and chance |")
     print("| --- | --- | --- | --- |")
-    for name, metric in METRICS.items():
+    for name in plain_metrics():
+        metric = METRICS[name]
         quick = metric.shuffles >= 20
 
         def measure(measured: Callable[..., object] = metric.measure) -> object:
@@ -334,6 +388,7 @@ def main() -> None:
     with threadpoolctl.threadpool_limits(1):
         if not arguments.no_table:
             table(arguments.n)
+            child_table(arguments.n)
         if not arguments.no_times:
             times(arguments.timed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from threedident.evaluate.metric_report import Interval
+from threedident.evaluate.metric_report import Interval, MetricReport
 from threedident.evaluate.metrics.registry import METRICS
 from threedident.evaluate.report.html import Child, Html, element, isolated, joined, titled_table
 from threedident.evaluate.report.labels import NONE, OF_INTERVALS, in_order, metric_label
@@ -30,6 +30,14 @@ def _mean(values: Mapping[str, float | None] | None) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def _whole(
+    values: Mapping[str, float | None] | None, report: MetricReport
+) -> Mapping[str, float | None] | None:
+    """Return values by factor if every factor that has a score has one; None otherwise."""
+    scored = (name for name, value in (report.per_factor or {}).items() if value is not None)
+    return values if values and all(values.get(name) is not None for name in scored) else None
+
+
 def score_table(scores: ScoresFile) -> Html:
     """Make the table of all scores, and what is to be said of them."""
     rows: list[list[Child]] = []
@@ -37,13 +45,13 @@ def score_table(scores: ScoresFile) -> Html:
     beside = scores.independent
     for name in names:
         report = scores.scores[name]
-        share = _mean(report.share)
+        best, share = _whole(report.best, report), _mean(_whole(report.share, report))
         row: list[Child] = [
             isolated(metric_label(name)),
             number(report.value),
             _interval(report.ends),
             number(report.chance),
-            number(_mean(report.best)),
+            number(_mean(best)),
             NONE if share is None else f"{share:.1%}",
         ]
         if beside is not None:
