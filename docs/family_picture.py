@@ -47,6 +47,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 
 
 def draw(folder: Path) -> Image.Image:
+    """Render the rows into a folder, and lay them out."""
     width = COUNT * (SIDE + GAP) + GAP
     sheet = Image.new("RGB", (width, len(ROWS) * (SIDE + BAND + GAP)), "white")
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
