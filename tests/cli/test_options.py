@@ -11,6 +11,7 @@ import click
 import pytest
 
 from threedident.cli import main
+from threedident.cli.group import DefaultGroup
 
 
 def commands(group: click.Group = main, before: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -42,6 +43,7 @@ THEIR_OWN = {
     "--submission": "kept with an entry by add, run by check",
     "--threads": "of a render process or of torch, with other defaults",
     "--device": "the devices of a renderer, or of torch",
+    "--environment": "those that are rendered, or the one whose graph is drawn",
 }
 #: Where one command differs for good.
 EXCEPTIONS = {
@@ -108,7 +110,9 @@ def test_help_ends_with_an_example_that_can_be_typed(words):
         assert program == "3dident"
         command: click.Command = main
         while isinstance(command, click.Group):
-            command = command.commands[rest.pop(0)]
+            default = command.default if isinstance(command, DefaultGroup) else None
+            named = bool(rest) and rest[0] in command.commands
+            command = command.commands[rest.pop(0) if named else str(default)]
         assert command is COMMANDS[words]
         with command.make_context(words, list(rest)):  # refuses unknown options and bad values
             pass
