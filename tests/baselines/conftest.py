@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import fake_dataset as made
+
+from tests.helpers import fake_dataset as made
 
 
 @pytest.fixture(autouse=True)

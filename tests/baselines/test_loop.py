@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from helpers.small_runs import (
+
+from tests.helpers.small_runs import (
     MATCHED,
     MUON,
     SMALL,
@@ -25,7 +26,6 @@ from helpers.small_runs import (
     small,
     weights,
 )
-
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training
 from threedident.baselines.training.networks import ENCODER

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.small_runs import (
+
+from tests.helpers.small_runs import (
     before_step,
     breaks,
     of_images,
@@ -15,7 +16,6 @@ from helpers.small_runs import (
     small,
     weights,
 )
-
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training.networks import ENCODER
 from threedident.baselines.training.trainer import FAILED

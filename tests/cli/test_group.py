@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from helpers.commands import command, python
-
+from tests.helpers.commands import command, python
 from threedident.cli import SECTIONS, main
 
 

@@ -8,7 +8,11 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from helpers.distributions import (
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special, stats
+
+from tests.helpers.distributions import (
     EVERY,
     UNLIKELY,
     N,
@@ -23,10 +27,6 @@ from helpers.distributions import (
     truncated_cdf,
     uncorrelated,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import special, stats
-
 from threedident.distributions import (
     Change,
     GeneralizedNormal,

@@ -10,14 +10,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from helpers.fast import SLOW
+
+from tests.helpers.fast import SLOW
 
 TESTS = Path(__file__).parents[1]
 
 CONFTEST = """
 import sys
 sys.path.append({tests!r})
-from helpers.fast import pytest_addoption, pytest_configure
+from tests.helpers.fast import pytest_addoption, pytest_configure
 """
 EXAMPLES = """
 import subprocess, sys

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.fake_dataset import make
-from helpers.submissions import (
+
+from tests.helpers.fake_dataset import make
+from tests.helpers.submissions import (
     AXES,
     COUNT,
     can_have_namespaces,
@@ -22,7 +23,6 @@ from helpers.submissions import (
     scored,
     warned,
 )
-
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.convert import to_published

@@ -7,7 +7,9 @@ import time
 
 import numpy as np
 import pytest
-from helpers.submissions import (
+from onnx import TensorProto, helper
+
+from tests.helpers.submissions import (
     AXES,
     COUNT,
     channel_means,
@@ -19,8 +21,6 @@ from helpers.submissions import (
     scaled,
     weight,
 )
-from onnx import TensorProto, helper
-
 from threedident.errors import UsageError
 from threedident.evaluate.runner.process import run_encoder
 from threedident.evaluate.submissions.onnx_check import MOST_WEIGHTS

@@ -10,10 +10,18 @@ import sys
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers.synthetic_codes import Z, data, noise, noisy_codes, rotation, uniform, warning_codes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.synthetic_codes import (
+    Z,
+    data,
+    noise,
+    noisy_codes,
+    rotation,
+    uniform,
+    warning_codes,
+)
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import (
     dci,

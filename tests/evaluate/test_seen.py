@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.fake_dataset import as_rendered
-from helpers.submissions import (
+from onnx import helper
+
+from tests.helpers.fake_dataset import as_rendered
+from tests.helpers.submissions import (
     AXES,
     COUNT,
     codes,
@@ -20,8 +22,6 @@ from helpers.submissions import (
     scored,
     warned,
 )
-from onnx import helper
-
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.convert import to_published
 from threedident.encoders import (

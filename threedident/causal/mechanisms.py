@@ -184,6 +184,13 @@ class Uniform(Mechanism):
             return np.minimum(np.floor(unit * count), count - 1)
         low = np.float64(domain.low) if self.low is None else at.value(self.low)
         high = np.float64(domain.high) if self.high is None else at.value(self.high)
+        turned = np.broadcast_to(low > high, unit.shape)
+        if turned.any():
+            first, last = (np.broadcast_to(each, unit.shape)[turned][0] for each in (low, high))
+            raise UsageError(
+                f"variable {domain.name}: its mechanism is uniform from {first:g} to {last:g}: "
+                "expected low <= high"
+            )
         return np.asarray(low + (high - low) * unit)
 
     def expressions(self) -> Iterator[Expression]:

@@ -306,6 +306,19 @@ def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _carried(intervention: Mechanism, own: Mechanism, later: Mechanism) -> Mechanism:
+    """An intervention in a later image: a shift keeps the law that the variable has there.
+
+    Args:
+        intervention: the mechanism that an intervention puts in place in the first image.
+        own: the model's mechanism there, which shifts refer to.
+        later: the model's mechanism in the later image.
+    """
+    if isinstance(intervention, Shift):
+        return Shift(intervention.by, _carried(intervention.of, own, later))
+    return later if intervention is own else intervention
+
+
 class _Simulation:
     """The images of some items, frame by frame."""
 
@@ -338,18 +351,20 @@ class _Simulation:
         elif group == "views":
             law = self._model.view(sampling.view)
             self.later_law = {
-                name: replaced.get(name, mechanism) for name, mechanism in law.items()
+                name: _carried(replaced[name], drawn[name], mechanism)
+                if name in replaced
+                else mechanism
+                for name, mechanism in law.items()
             }
         elif group == "sequence":
             transitions = {
                 each.name: each.transition or each.mechanism for each in self._model.variables
             }
-            shifts = {
-                name: Shift(each.by, transitions[name])
+            carried = {
+                name: _carried(each, drawn[name], transitions[name])
                 for name, each in replaced.items()
-                if isinstance(each, Shift)
             }
-            self.later_law = {**transitions, **replaced, **shifts}
+            self.later_law = {**transitions, **carried}
         self._later_order = order(names, self.later_law, where)
         self._first: dict[str, Float64] = {}
         self._previous: dict[str, Float64] = {}

@@ -10,9 +10,9 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from helpers.causal import CHAIN, NORMAL, TEN, UNIFORM, WHOLE, model, plain, whole
 from scipy import stats
 
+from tests.helpers.causal import CHAIN, NORMAL, TEN, UNIFORM, WHOLE, model, plain, whole
 from threedident.causal import INDEPENDENT, OBSERVED, Sampling, load_model, model_names, parse_model
 from threedident.causal.sampling import parse_sampling, sample_noise
 from threedident.errors import UsageError
@@ -172,6 +172,53 @@ def test_do_takes_a_mechanism_a_class_and_a_shift():
     way = after["theta"].astype(float) - before["theta"]
     np.testing.assert_allclose(way[way > 0], 1, atol=1e-5)
     np.testing.assert_allclose(way[way < 0], 1 - 2 * math.pi, atol=1e-5)
+
+
+def test_shifts_keep_the_law_that_holds_in_a_later_image():
+    law = {
+        "x": {
+            "mechanism": UNIFORM,
+            "transition": {"kind": "step", "goal": 0.0, "std": 0.01, "rate": 1.0},
+        }
+    }
+    moving = model(law, environments={"a": {"x": {"shift": 0.1}}, "b": {"x": UNIFORM}})
+    for sampling, mean, std in (
+        (Sampling(moving, environments=("a",), steps=4), 0.1, 0.01),
+        (Sampling(moving, environments=("a",), do={"x": {"shift": 0.2}}, steps=4), 0.3, 0.01),
+        # Of another mechanism it is that one which is shifted, and no longer the transition.
+        (Sampling(moving, environments=("b",), do={"x": {"shift": 0.2}}, steps=4), 0.2, 0.55),
+    ):
+        values, draws = columns(sampling, 4000)
+        later = values["x"][draws.frame > 0]
+        assert later.mean() == pytest.approx(mean, abs=0.03)
+        assert later.std() == pytest.approx(std, rel=0.1)
+    two = model(law, views={"v": {"x": {"kind": "constant", "value": "first(x) / 2"}}})
+    values, draws = columns(Sampling(two, view="v", do={"x": {"shift": 0.1}}))
+    first, second = values["x"][draws.frame == 0], values["x"][draws.frame == 1]
+    np.testing.assert_allclose(second, first / 2 + 0.1, atol=1e-6)
+
+
+def test_a_uniform_law_from_high_to_low_is_refused():
+    with pytest.raises(UsageError, match=r"variable y: .* uniform from 0\.5 to .*low <= high"):
+        model(
+            {
+                "x": {"mechanism": UNIFORM},
+                "y": {"mechanism": {"kind": "uniform", "low": 0.5, "high": "x"}},
+            }
+        )
+
+
+def test_a_further_object_has_the_ranges_of_the_scene():
+    two = model(
+        {
+            "x": {"scene": [-1.0, 1.0], "mechanism": UNIFORM},
+            "x_2": {"mechanism": UNIFORM},
+        },
+        scene={"objects": 2},
+    )
+    rows = two.scene_rows(np.array([[1.0, 1.0]]))
+    named = dict(zip(two.preset.columns, rows[0], strict=True))
+    assert (named["x"], named["x_2"]) == (1.0, 3.0)
 
 
 def test_environments_take_turns_and_are_interventions():

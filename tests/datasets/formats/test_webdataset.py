@@ -5,7 +5,8 @@ from __future__ import annotations
 import tarfile
 
 import pytest
-from helpers.dataset_forms import build, turned
+
+from tests.helpers.dataset_forms import build, turned
 
 
 @pytest.mark.parametrize(
