@@ -10,15 +10,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-
-from tests.helpers.fast import SLOW
+from helpers.fast import SLOW
 
 TESTS = Path(__file__).parents[1]
 
 CONFTEST = """
 import sys
 sys.path.append({tests!r})
-from tests.helpers.fast import pytest_addoption, pytest_configure
+from helpers.fast import pytest_addoption, pytest_configure
 """
 EXAMPLES = """
 import subprocess, sys
