@@ -7,9 +7,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-
-from tests.helpers.commands import SMALL, command, made_once, run_command
-from tests.helpers.fast import pytest_addoption, pytest_configure
+from helpers.commands import SMALL, command, made_once, run_command
+from helpers.fast import pytest_addoption, pytest_configure
 
 __all__ = ["pytest_addoption", "pytest_configure"]  # pytest looks for hooks here
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-
-from tests.helpers import fake_dataset as made
+from helpers import fake_dataset as made
 
 
 @pytest.fixture(autouse=True)

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from tests.helpers import fake_dataset as made
-from tests.helpers.small_runs import (
+from helpers import fake_dataset as made
+from helpers.small_runs import (
     IMAGES,
     of_images,
     run,
     small,
 )
+
 from threedident.baselines.data import make_problem
 from threedident.baselines.experiment import (
     load_experiment,

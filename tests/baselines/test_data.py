@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-
-from tests.helpers.small_runs import (
+from helpers.small_runs import (
     MATCHED,
     small,
 )
+
 from threedident.baselines.data import make_problem
 from threedident.distributions.torch_sampler import seeded
 

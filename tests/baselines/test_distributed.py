@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_fabric import Fabric
-
-from tests.helpers.small_runs import (
+from helpers.small_runs import (
     SMALL,
     rows,
     run,
     small,
 )
+from lightning_fabric import Fabric
+
 from threedident.baselines.data import make_problem
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training

@@ -4,12 +4,12 @@ import re
 from typing import Any
 
 import pytest
-
-from tests.helpers.small_runs import (
+from helpers.small_runs import (
     MUON,
     STARTING,
     small,
 )
+
 from threedident.baselines.experiment import (
     load_experiment,
 )

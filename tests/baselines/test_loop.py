@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-
-from tests.helpers.small_runs import (
+from helpers.small_runs import (
     MATCHED,
     MUON,
     SMALL,
@@ -26,6 +25,7 @@ from tests.helpers.small_runs import (
     small,
     weights,
 )
+
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training
 from threedident.baselines.training.networks import ENCODER

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from tests.helpers.small_runs import (
+from helpers.small_runs import (
     run,
     small,
 )
+
 from threedident.baselines.data import make_problem
 from threedident.baselines.experiment import (
     load_experiment,

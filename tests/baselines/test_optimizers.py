@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from tests.helpers.small_runs import (
+from helpers.small_runs import (
     MUON,
     small,
 )
+
 from threedident.baselines.training.optimizers import MatrixMuon, make_optimizers
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.fake_dataset import make
 
-from tests.helpers.fake_dataset import make
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.reproduce import comparison
 from threedident.baselines.reproduce import images as images_module

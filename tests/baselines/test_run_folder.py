@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.helpers import fake_dataset as made
-from tests.helpers.small_runs import (
+from helpers import fake_dataset as made
+from helpers.small_runs import (
     before_step,
     dies,
     of_images,
@@ -18,6 +17,7 @@ from tests.helpers.small_runs import (
     small,
     weights,
 )
+
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training
 from threedident.baselines.training.networks import ENCODER

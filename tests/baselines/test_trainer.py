@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-
-from tests.helpers.small_runs import (
+from helpers.small_runs import (
     before_step,
     breaks,
     of_images,
@@ -16,6 +15,7 @@ from tests.helpers.small_runs import (
     small,
     weights,
 )
+
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training.networks import ENCODER
 from threedident.baselines.training.trainer import FAILED

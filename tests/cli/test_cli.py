@@ -10,9 +10,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from helpers.commands import python
 
 import threedident
-from tests.helpers.commands import python
 
 
 @pytest.mark.parametrize("name", ["render", "datasets", "evaluate", "baselines"])

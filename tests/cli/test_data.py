@@ -8,9 +8,9 @@ import shutil
 import click
 import numpy as np
 import pytest
+from helpers.commands import without
 from PIL import Image
 
-from tests.helpers.commands import without
 from threedident.cli import main
 from threedident.factors import FACTORS
 

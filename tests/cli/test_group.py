@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.helpers.commands import command, python
+from helpers.commands import command, python
+
 from threedident.cli import SECTIONS, main
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.helpers.commands import python, without
+from helpers.commands import python, without
 
 
 def test_a_missing_extra_is_one_line_of_advice(tmp_path):

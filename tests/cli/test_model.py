@@ -9,8 +9,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from helpers.commands import command
 
-from tests.helpers.commands import command
 from threedident.causal import load_model, model_names
 from threedident.causal.description import describe_model, list_lines, model_lines
 from threedident.causal.graph_picture import graph_svg

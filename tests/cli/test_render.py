@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.renders import QUICK, RENDER, content
 from PIL import Image
 
-from tests.helpers.renders import QUICK, RENDER, content
 from threedident import progress
 from threedident.factors import FACTORS
 from threedident.storage.directory import default_out

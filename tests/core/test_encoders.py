@@ -12,9 +12,9 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from helpers.fake_dataset import make
 from torch import nn
 
-from tests.helpers.fake_dataset import make
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.encoders import (
     BoxOutput,

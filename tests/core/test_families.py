@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.distributions import MIXED
 
-from tests.helpers.distributions import MIXED
 from threedident.distributions import (
     Change,
     GeneralizedNormal,

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.distributions import UNLIKELY, N, fits, generator, truncated_cdf, uncorrelated
 from scipy import stats
 
-from tests.helpers.distributions import UNLIKELY, N, fits, generator, truncated_cdf, uncorrelated
 from threedident.distributions import (
     Change,
     GeneralizedNormal,

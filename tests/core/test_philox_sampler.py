@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers.commands import run_command
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tests.helpers.commands import run_command
 from threedident.cli import main
 from threedident.datasets.formats import open_dataset
 from threedident.distributions import (

@@ -8,10 +8,10 @@ import re
 
 import numpy as np
 import pytest
+from helpers.distributions import conditionals, marginal_of, spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.helpers.distributions import conditionals, marginal_of, spaces
 from threedident.distributions import (
     Change,
     GeneralizedNormal,

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.distributions import generator, on_sphere
 from scipy import stats
 
-from tests.helpers.distributions import generator, on_sphere
 from threedident.distributions import (
     Change,
     GeneralizedNormal,

@@ -8,11 +8,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import special, stats
-
-from tests.helpers.distributions import (
+from helpers.distributions import (
     EVERY,
     UNLIKELY,
     N,
@@ -27,6 +23,10 @@ from tests.helpers.distributions import (
     truncated_cdf,
     uncorrelated,
 )
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special, stats
+
 from threedident.distributions import (
     Change,
     GeneralizedNormal,

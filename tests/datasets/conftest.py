@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.helpers.commands import run_command
-from tests.helpers.pairs import ENGINE, Made
+from helpers.commands import run_command
+from helpers.pairs import ENGINE, Made
 
 
 @pytest.fixture(scope="module")

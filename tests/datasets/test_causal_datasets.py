@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from helpers.fake_dataset import as_rendered
 
-from tests.helpers.fake_dataset import as_rendered
 from threedident.causal import Sampling, load_model
 from threedident.datasets import ImageGroups, PositivePairs, ThreeDIdent, convert, pack, verify
 from threedident.datasets.formats import open_dataset

@@ -11,11 +11,11 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from helpers import fake_dataset as made
+from helpers.fake_dataset import in_a_fork, same, wait_for
 from PIL import Image
 from torch.utils import data
 
-from tests.helpers import fake_dataset as made
-from tests.helpers.fake_dataset import in_a_fork, same, wait_for
 from threedident.datasets import Normalize, ThreeDIdent, TwoViews, simclr
 from threedident.datasets import dataset as dataset_module
 from threedident.datasets.formats import _image_stacks, open_dataset

@@ -12,10 +12,10 @@ import faiss
 import numpy as np
 import pytest
 import torch
+from helpers.fake_dataset import in_a_fork, wait_for
+from helpers.matching import brute_force, exact_weights, sphere, uniform
 from scipy import stats
 
-from tests.helpers.fake_dataset import in_a_fork, wait_for
-from tests.helpers.matching import brute_force, exact_weights, sphere, uniform
 from threedident.datasets import (
     Box,
     GeneralizedNormal,

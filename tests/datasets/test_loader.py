@@ -11,11 +11,11 @@ import time
 import numpy as np
 import pytest
 import torch
+from helpers import fake_dataset as made
+from helpers.fake_dataset import same
+from helpers.pairs import both_ways, loader_threads
 from torch.utils import data
 
-from tests.helpers import fake_dataset as made
-from tests.helpers.fake_dataset import same
-from tests.helpers.pairs import both_ways, loader_threads
 from threedident.datasets import (
     Normal,
     PairLoader,

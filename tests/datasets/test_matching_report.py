@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.matching import brute_force, exact_weights, uniform
+from helpers.pairs import run
 from PIL import Image
 
-from tests.helpers.matching import brute_force, exact_weights, uniform
-from tests.helpers.pairs import run
 from threedident.baselines.data import _LATENTS
 from threedident.baselines.reproduce.studies import STUDIES
 from threedident.datasets import (

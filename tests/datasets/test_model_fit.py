@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
+from helpers import family_folders
 
-from tests.helpers import family_folders
 from threedident.causal import Sampling, load_model
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.family.causal3dident import write_causal3dident

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import fake_dataset as made
+from helpers.commands import run_command
+from helpers.fake_dataset import same
+from helpers.matching import sphere, uniform
+from helpers.pairs import ENGINE, both_ways, on_demand, run
 from torch.utils import data
 
-from tests.helpers import fake_dataset as made
-from tests.helpers.commands import run_command
-from tests.helpers.fake_dataset import same
-from tests.helpers.matching import sphere, uniform
-from tests.helpers.pairs import ENGINE, both_ways, on_demand, run
 from threedident.datasets import (
     Box,
     Change,

@@ -6,9 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
+from helpers.commands import run_command
 from PIL import Image
 
-from tests.helpers.commands import run_command
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats import png_folder as published
 from threedident.datasets.release_check import choose_sample

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 import warp as wp
+from helpers.fake_dataset import same
+from helpers.pairs import loader_threads, on_demand
 
-from tests.helpers.fake_dataset import same
-from tests.helpers.pairs import loader_threads, on_demand
 from threedident.datasets import (
     Box,
     Normal,

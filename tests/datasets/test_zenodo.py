@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.commands import command
 
-from tests.helpers.commands import command
 from threedident.datasets import zenodo as fetching
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats import png_folder as published

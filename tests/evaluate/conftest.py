@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.fake_dataset import as_rendered, make
+from helpers.fake_scores import fill
+from helpers.submissions import COUNT, FACTORIES, GIVEN, MARK, SIDE, running
+from helpers.synthetic_codes import FACTORS, rotation, uniform
 
-from tests.helpers.fake_dataset import as_rendered, make
-from tests.helpers.fake_scores import fill
-from tests.helpers.submissions import COUNT, FACTORIES, GIVEN, MARK, SIDE, running
-from tests.helpers.synthetic_codes import FACTORS, rotation, uniform
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.distributions import Normal
 

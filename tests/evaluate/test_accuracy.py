@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import noise, rotation, seeds, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score
 
-from tests.helpers.synthetic_codes import noise, rotation, seeds, uniform
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import _accuracy as module
 from threedident.evaluate.metrics import accuracy

@@ -10,15 +10,15 @@ import tomllib
 import numpy as np
 import onnx
 import pytest
-
-from tests.helpers.boards import LINK, linear_encoder
-from tests.helpers.fake_dataset import as_rendered
-from tests.helpers.fake_scores import (
+from helpers.boards import LINK, linear_encoder
+from helpers.fake_dataset import as_rendered
+from helpers.fake_scores import (
     changed,
     make_manifest,
     make_scores,
     written,
 )
+
 from threedident.errors import UsageError
 from threedident.evaluate.evaluation import evaluate, write
 from threedident.evaluate.leaderboard.add import add, as_toml

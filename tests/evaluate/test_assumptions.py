@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.synthetic_codes import Z, noise, rotation, uniform, warning_codes
 
-from tests.helpers.synthetic_codes import Z, noise, rotation, uniform, warning_codes
 from threedident.evaluate.assumptions import WARNING_CODES, check_assumptions
 from threedident.evaluate.scoring import score
 from threedident.presets import load_preset

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import rotation, uniform
 
-from tests.helpers.synthetic_codes import rotation, uniform
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import block_r2, linear_r2
 

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from helpers.synthetic_codes import data, noise
 
-from tests.helpers.synthetic_codes import data, noise
 from threedident.evaluate.metrics import (
     accuracy,
     block_r2,

@@ -12,8 +12,8 @@ import urllib.error
 import urllib.request
 
 import pytest
+from helpers.fake_scores import fill, hostile_run
 
-from tests.helpers.fake_scores import fill, hostile_run
 from threedident.evaluate.leaderboard.entries import read_board
 from threedident.evaluate.leaderboard.page import write_site
 

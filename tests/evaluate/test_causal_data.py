@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.fake_dataset import as_rendered
+from helpers.submissions import AXES, mean_nodes, save_onnx, warned
 
-from tests.helpers.fake_dataset import as_rendered
-from tests.helpers.submissions import AXES, mean_nodes, save_onnx, warned
 from threedident.causal import Sampling, load_model
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import uniform
 
-from tests.helpers.synthetic_codes import uniform
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import (
     dci,

@@ -9,8 +9,8 @@ import zipfile
 import h5py
 import numpy as np
 import pytest
+from helpers.submissions import COUNT, codes, codes_of, refusal
 
-from tests.helpers.submissions import COUNT, codes, codes_of, refusal
 from threedident.errors import DatasetError, UsageError
 from threedident.evaluate.submissions.embeddings import read_embeddings
 from threedident.evaluate.submissions.submission import digest, file_digest, identify

@@ -6,14 +6,14 @@ import json
 import shutil
 
 import pytest
-
-from tests.helpers.boards import LINK, by_name
-from tests.helpers.fake_scores import (
+from helpers.boards import LINK, by_name
+from helpers.fake_scores import (
     Structure,
     changed,
     make_scores,
     written,
 )
+
 from threedident.errors import UsageError
 from threedident.evaluate.leaderboard.add import add, as_toml
 from threedident.evaluate.leaderboard.entries import read_board

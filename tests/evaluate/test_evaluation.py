@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-from tests.helpers.fake_dataset import make
-from tests.helpers.submissions import (
+from helpers.fake_dataset import make
+from helpers.submissions import (
     AXES,
     COUNT,
     can_have_namespaces,
@@ -23,6 +22,7 @@ from tests.helpers.submissions import (
     scored,
     warned,
 )
+
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.convert import to_published

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import noisy_codes, uniform
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from tests.helpers.synthetic_codes import noisy_codes, uniform
 from threedident.evaluate.metrics import (
     explicitness,
 )

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.submissions import SIDE, channel_means, codes_of, refusal
 
-from tests.helpers.submissions import SIDE, channel_means, codes_of, refusal
 from threedident.errors import UsageError
 from threedident.evaluate.submissions.submission import digest, identify
 

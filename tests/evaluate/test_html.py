@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from helpers.fake_scores import Structure
 
-from tests.helpers.fake_scores import Structure
 from threedident.evaluate.report.html import (
     element,
     escaped,

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import noise, seeds, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import digamma
 from sklearn.feature_selection import mutual_info_classif
 from sklearn.metrics import mutual_info_score
 
-from tests.helpers.synthetic_codes import noise, seeds, uniform
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import infomec
 from threedident.evaluate.metrics._infomec import _terms

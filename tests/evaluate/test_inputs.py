@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.fake_dataset import as_rendered
+from helpers.submissions import COUNT, codes, externally, scaled
 
-from tests.helpers.fake_dataset import as_rendered
-from tests.helpers.submissions import COUNT, codes, externally, scaled
 from threedident.datasets.formats import open_dataset
 from threedident.errors import UsageError
 from threedident.evaluate import evaluation as run

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import noisy_codes, rotation, seeds, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.synthetic_codes import noisy_codes, rotation, seeds, uniform
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import Kind, block_r2, linear_r2, nonlinear_r2
 from threedident.evaluate.metrics._bootstrap import draw_counts

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import invertible, noisy_codes, rotation, seeds, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
-from tests.helpers.synthetic_codes import invertible, noisy_codes, rotation, seeds, uniform
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import linear_r2
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.fake_scores import make_manifest
+from helpers.submissions import codes, fields, save_manifest
 
-from tests.helpers.fake_scores import make_manifest
-from tests.helpers.submissions import codes, fields, save_manifest
 from threedident.errors import ManifestWarning, UsageError
 from threedident.evaluate import evaluation as run
 from threedident.evaluate.inputs import check_inputs

@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import noisy_codes, rotation, seeds, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import pearsonr, spearmanr
 
-from tests.helpers.synthetic_codes import noisy_codes, rotation, seeds, uniform
 from threedident.evaluate.metrics import mcc
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import threadpoolctl
 import torch
+from helpers.synthetic_codes import noisy_codes, uniform
 
-from tests.helpers.synthetic_codes import noisy_codes, uniform
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import linear_r2, mcc, nonlinear_r2
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import noisy_codes, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mutual_info_score
 
-from tests.helpers.synthetic_codes import noisy_codes, uniform
 from threedident.evaluate.metrics import (
     mig,
     modularity,

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import noisy_codes, rotation, uniform
 from sklearn.kernel_ridge import KernelRidge
 
-from tests.helpers.synthetic_codes import noisy_codes, rotation, uniform
 from threedident.evaluate.metrics import _kernel_ridge as nonlinear
 from threedident.evaluate.metrics import linear_r2, nonlinear_r2
 

@@ -7,9 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
-
-from tests.helpers.submissions import (
+from helpers.submissions import (
     AXES,
     COUNT,
     channel_means,
@@ -21,6 +19,8 @@ from tests.helpers.submissions import (
     scaled,
     weight,
 )
+from onnx import TensorProto, helper
+
 from threedident.errors import UsageError
 from threedident.evaluate.runner.process import run_encoder
 from threedident.evaluate.submissions.onnx_check import MOST_WEIGHTS

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
-
-from tests.helpers.boards import LINK, by_name, said
-from tests.helpers.fake_scores import (
+from helpers.boards import LINK, by_name, said
+from helpers.fake_scores import (
     HOSTILE,
     Structure,
     hostile_run,
     make_scores,
     written,
 )
+
 from threedident.evaluate.leaderboard.entries import find_runs, read_board
 from threedident.evaluate.leaderboard.page import index, write_site
 from threedident.evaluate.leaderboard.ranking import make_rows

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 
 import pytest
-
-from tests.helpers.boards import by_name
-from tests.helpers.fake_scores import (
+from helpers.boards import by_name
+from helpers.fake_scores import (
     changed,
     make_scores,
     put,
 )
+
 from threedident.evaluate.leaderboard.entries import read_board
 from threedident.evaluate.leaderboard.published_scores import TABLE_4
 from threedident.evaluate.leaderboard.ranking import average, make_rows, remarks, table

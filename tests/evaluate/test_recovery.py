@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.fake_scores import Structure, make_codes, scores_file
 
-from tests.helpers.fake_scores import Structure, make_codes, scores_file
 from threedident.evaluate.report.recovery import Recovery
 from threedident.evaluate.report.report import report
 

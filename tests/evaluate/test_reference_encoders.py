@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.submissions import COUNT
 
-from tests.helpers.submissions import COUNT
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
 from threedident.evaluate.reference_encoders import run_reference

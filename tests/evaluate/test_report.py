@@ -11,9 +11,9 @@ import re
 import numpy as np
 import pytest
 import torch
+from helpers.fake_scores import Structure, changed, make_codes, make_scores, scores_file
 from PIL import Image
 
-from tests.helpers.fake_scores import Structure, changed, make_codes, make_scores, scores_file
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
 from threedident.evaluate.report.html import (

@@ -1,8 +1,8 @@
 """What a metric returns."""
 
 import pytest
+from helpers.synthetic_codes import uniform
 
-from tests.helpers.synthetic_codes import uniform
 from threedident.evaluate.metrics import (
     dci,
     linear_r2,

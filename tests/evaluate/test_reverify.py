@@ -7,12 +7,12 @@ import shutil
 
 import numpy as np
 import pytest
-
-from tests.helpers.boards import LINK, linear_encoder, said
-from tests.helpers.commands import run_command
-from tests.helpers.fake_scores import (
+from helpers.boards import LINK, linear_encoder, said
+from helpers.commands import run_command
+from helpers.fake_scores import (
     make_manifest,
 )
+
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
 from threedident.evaluate.evaluation import evaluate, write

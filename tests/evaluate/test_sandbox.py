@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.submissions import MARK, can_have_namespaces, codes_of, refusal, running
 
-from tests.helpers.submissions import MARK, can_have_namespaces, codes_of, refusal, running
 from threedident.evaluate.runner.process import run_encoder
 from threedident.evaluate.submissions.submission import identify
 

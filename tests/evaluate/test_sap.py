@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import threadpoolctl
+from helpers.synthetic_codes import FACTORS, rotation
 
-from tests.helpers.synthetic_codes import FACTORS, rotation
 from threedident.evaluate.metrics import (
     sap,
 )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.fake_scores import changed, make_scores
 
-from tests.helpers.fake_scores import changed, make_scores
 from threedident.evaluate import ScoresFile, score
 from threedident.evaluate.metric_report import MetricReport
 from threedident.evaluate.scores_file import DatasetIdentity, ScoresOwner

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-
-from tests.helpers.fake_scores import (
+from helpers.fake_scores import (
     changed,
     make_scores,
 )
+
 from threedident.errors import UsageError
 from threedident.evaluate.scores_file import ScoresFile
 from threedident.evaluate.scores_schema import check_scores

@@ -10,10 +10,7 @@ import sys
 import numpy as np
 import pytest
 import threadpoolctl
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from tests.helpers.synthetic_codes import (
+from helpers.synthetic_codes import (
     Z,
     data,
     noise,
@@ -22,6 +19,9 @@ from tests.helpers.synthetic_codes import (
     uniform,
     warning_codes,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import (
     dci,

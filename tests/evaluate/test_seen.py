@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
-
-from tests.helpers.fake_dataset import as_rendered
-from tests.helpers.submissions import (
+from helpers.fake_dataset import as_rendered
+from helpers.submissions import (
     AXES,
     COUNT,
     codes,
@@ -22,6 +20,8 @@ from tests.helpers.submissions import (
     scored,
     warned,
 )
+from onnx import helper
+
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.convert import to_published
 from threedident.encoders import (

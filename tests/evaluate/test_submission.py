@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.submissions import codes
 
-from tests.helpers.submissions import codes
 from threedident.errors import UsageError
 from threedident.evaluate.submissions.submission import digest, identify
 

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import pytest
+from helpers.fake_scores import Structure, make_codes, scores_file
 
-from tests.helpers.fake_scores import Structure, make_codes, scores_file
 from threedident.evaluate.report.report import report
 from threedident.evaluate.report.svg import heat_map, scatter, shown_codes
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.submissions import codes
 
-from tests.helpers.submissions import codes
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.errors import UsageError
 from threedident.evaluate import evaluate, summary, test_set

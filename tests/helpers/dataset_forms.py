@@ -7,8 +7,8 @@ import json
 import h5py
 import numpy as np
 
-from tests.helpers.commands import run_command
-from tests.helpers.fake_dataset import as_rendered
+from helpers.commands import run_command
+from helpers.fake_dataset import as_rendered
 from threedident.datasets.formats import open_dataset
 from threedident.storage.directory import DatasetDir
 

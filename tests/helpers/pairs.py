@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from click.testing import CliRunner
 
-from tests.helpers import fake_dataset as made
+from helpers import fake_dataset as made
 from threedident import cli as cli_module
 from threedident.datasets import (
     Normal,

@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from tests.helpers.commands import SMALL, command
+from helpers.commands import SMALL, command
 from threedident.storage.shard_plan import list_shards
 
 RENDER = ("render", *SMALL, "--shard-size", 5)

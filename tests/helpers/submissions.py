@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.helpers.fake_scores import make_manifest
+from helpers.fake_scores import make_manifest
 from threedident.errors import DatasetError, UsageError
 from threedident.evaluate import evaluation as run
 from threedident.evaluate.leaderboard.add import as_toml

@@ -7,10 +7,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+from helpers.converged_renders import scene, wholes
+from helpers.references import fidelity, references
 from PIL import Image
 
-from tests.helpers.converged_renders import scene, wholes
-from tests.helpers.references import fidelity, references
 from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset

@@ -7,8 +7,8 @@ import re
 
 import numpy as np
 import pytest
+from helpers.renders import QUICK
 
-from tests.helpers.renders import QUICK
 from threedident.presets import load_preset, preset_names
 from threedident.render.content import Content
 

@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 import pytest
+from helpers.commands import SMALL
+from helpers.converged_renders import scene, wholes
+from helpers.references import fidelity, references
+from helpers.sample_points import require_net
 
-from tests.helpers.commands import SMALL
-from tests.helpers.converged_renders import scene, wholes
-from tests.helpers.references import fidelity, references
-from tests.helpers.sample_points import require_net
 from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.sample_points import require_net
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from tests.helpers.sample_points import require_net
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset, parse_preset
 from threedident.render.quality import get_quality

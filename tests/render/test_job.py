@@ -15,9 +15,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from helpers.commands import SMALL, command
+from helpers.renders import QUICK, RENDER, content, same, start
 
-from tests.helpers.commands import SMALL, command
-from tests.helpers.renders import QUICK, RENDER, content, same, start
 from threedident.latents import sample_raw_latents
 from threedident.presets import load_preset
 from threedident.storage.shard_plan import list_shards

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import faulty_engine as faulty
 
-from tests.helpers import faulty_engine as faulty
 from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.presets import load_preset
 from threedident.render.executors.process_pool import Done, Failed, Task, WorkerPool

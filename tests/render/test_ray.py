@@ -16,8 +16,8 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from helpers.commands import command, without
 
-from tests.helpers.commands import command, without
 from threedident.errors import MissingExtraError
 from threedident.storage.shard_plan import list_shards
 from threedident.storage.shard_record import ARRAYS

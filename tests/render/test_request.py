@@ -10,10 +10,10 @@ from unittest import mock
 import h5py
 import numpy as np
 import pytest
+from helpers import fake_dataset as made
+from helpers.commands import SMALL
+from helpers.renders import QUICK, RENDER, content, same
 
-from tests.helpers import fake_dataset as made
-from tests.helpers.commands import SMALL
-from tests.helpers.renders import QUICK, RENDER, content, same
 from threedident.errors import UsageError
 from threedident.latents import sample_raw_latents
 from threedident.presets import Preset, load_preset

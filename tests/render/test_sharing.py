@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.renders import QUICK, RENDER, same, start
 
-from tests.helpers.renders import QUICK, RENDER, same, start
 from threedident.errors import DatasetError, UsageError
 from threedident.storage import locks
 from threedident.storage.directory import DatasetDir

@@ -3,8 +3,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from helpers.causal import CHAIN, NORMAL, TEN, UNIFORM, model, whole
 
-from tests.helpers.causal import CHAIN, NORMAL, TEN, UNIFORM, model, whole
 from threedident.causal import INDEPENDENT, OBSERVED, Sampling, load_model, model_names
 from threedident.causal.assumptions import (
     VERDICTS,

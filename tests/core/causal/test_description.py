@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from helpers.causal import CHAIN, UNIFORM, model, whole
 
-from tests.helpers.causal import CHAIN, UNIFORM, model, whole
 from threedident.causal import load_model, model_names
 from threedident.causal.description import (
     describe_mechanism,

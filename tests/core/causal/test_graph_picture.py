@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from helpers.causal import CHAIN, TEN, UNIFORM, model, plain, whole
 
-from tests.helpers.causal import CHAIN, TEN, UNIFORM, model, plain, whole
 from threedident.causal import load_model, model_names, parse_model
 from threedident.causal.graph_picture import graph_svg
 from threedident.errors import UsageError

@@ -6,9 +6,9 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from helpers.causal import UNIFORM, whole
 from scipy import stats
 
-from tests.helpers.causal import UNIFORM, whole
 from threedident.causal.expressions import Expression
 from threedident.causal.mechanisms import (
     Choice,

@@ -7,8 +7,8 @@ import re
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from helpers.causal import CHAIN, NORMAL, UNIFORM, WHOLE, model, plain
 
-from tests.helpers.causal import CHAIN, NORMAL, UNIFORM, WHOLE, model, plain
 from threedident.causal import load_model, model_names, parse_model
 from threedident.errors import UsageError
 

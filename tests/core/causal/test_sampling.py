@@ -10,9 +10,9 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from helpers.causal import CHAIN, NORMAL, TEN, UNIFORM, WHOLE, model, plain, whole
 from scipy import stats
 
-from tests.helpers.causal import CHAIN, NORMAL, TEN, UNIFORM, WHOLE, model, plain, whole
 from threedident.causal import INDEPENDENT, OBSERVED, Sampling, load_model, model_names, parse_model
 from threedident.causal.sampling import parse_sampling, sample_noise
 from threedident.errors import UsageError

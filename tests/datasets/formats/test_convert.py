@@ -8,9 +8,9 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from helpers.commands import SMALL, run_command
+from helpers.dataset_forms import OTHERS, build, everything, files_of, settings_of, turned
 
-from tests.helpers.commands import SMALL, run_command
-from tests.helpers.dataset_forms import OTHERS, build, everything, files_of, settings_of, turned
 from threedident.datasets.formats import open_dataset
 from threedident.distributions import Normal
 from threedident.latents import sample_raw_latents

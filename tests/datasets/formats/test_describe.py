@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
+from helpers.dataset_forms import FRAME, OTHERS, build, turned
 
-from tests.helpers.dataset_forms import FRAME, OTHERS, build, turned
 from threedident.distributions import Normal
 from threedident.storage.directory import DatasetDir
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from helpers.commands import command
+from helpers.dataset_forms import OTHERS, build, settings_of, turned
+from helpers.fake_dataset import as_rendered, make
 from PIL import Image
 
-from tests.helpers.commands import command
-from tests.helpers.dataset_forms import OTHERS, build, settings_of, turned
-from tests.helpers.fake_dataset import as_rendered, make
 from threedident.cli import main
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset, png_folder, webdataset

@@ -13,10 +13,10 @@ import zipfile
 
 import numpy as np
 import pytest
+from helpers import family_folders
+from helpers.fake_dataset import as_rendered
 from PIL import Image
 
-from tests.helpers import family_folders
-from tests.helpers.fake_dataset import as_rendered
 from threedident.causal import Sampling, load_model
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset, splits_of

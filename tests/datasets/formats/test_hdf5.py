@@ -7,8 +7,8 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from helpers.dataset_forms import build, everything, settings_of, turned
 
-from tests.helpers.dataset_forms import build, everything, settings_of, turned
 from threedident.datasets.formats import hdf5, open_dataset
 from threedident.errors import UsageError
 from threedident.storage.directory import DatasetDir

@@ -5,8 +5,8 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from helpers.dataset_forms import build, files_of
 
-from tests.helpers.dataset_forms import build, files_of
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.export import export

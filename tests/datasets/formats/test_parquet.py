@@ -6,8 +6,8 @@ import base64
 
 import numpy as np
 import pytest
+from helpers.dataset_forms import build, turned
 
-from tests.helpers.dataset_forms import build, turned
 from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError
 

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
+from helpers.dataset_forms import build, everything, turned
 from PIL import Image
 
-from tests.helpers.dataset_forms import build, everything, turned
 from threedident.datasets.formats.png_folder import image_name
 
 

@@ -8,9 +8,9 @@ import tarfile
 import h5py
 import numpy as np
 import pytest
+from helpers.dataset_forms import build, turned
 from PIL import Image
 
-from tests.helpers.dataset_forms import build, turned
 from threedident.datasets.formats.png_folder import write_image
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import tarfile
 
 import pytest
-
-from tests.helpers.dataset_forms import build, turned
+from helpers.dataset_forms import build, turned
 
 
 @pytest.mark.parametrize(
