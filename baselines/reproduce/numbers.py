@@ -43,8 +43,9 @@ def numbers(study: Study, outcomes: Sequence[Outcome]) -> str:
             cells.append(f"{values.std(ddof=1):.6f}" if len(values) > 1 else None)
             cells += [len(values), steps, seconds, hardware]
             writer.writerow(["" if cell is None else cell for cell in cells])
-        blocks = each.blocks()
-        for name in blocks.factors if blocks is not None else ():
+        if (blocks := each.blocks()) is None:
+            continue
+        for name in blocks.factors:
             for metric, value in (
                 ("linear_r2", blocks.linear(name)),
                 ("kernel_r2", blocks.kernel(name)),
