@@ -51,7 +51,7 @@ def heat_map(study: Study, outcomes: Sequence[Outcome]) -> Any:
             spine.set_visible(False)
         for (row, column), value in np.ndenumerate(array):
             if math.isfinite(value):
-                text = f"{100 * value:.0f}"
+                text = f"{round(100 * value)}"  # of a small negative number 0, not -0
                 axis.text(column, row, text, ha="center", va="center", color="black", fontsize=8)
         _frame_content(axis, [blocks.content for _, blocks in scored], names)
         _part_blocks(axis, [each.row.block for each, _ in scored])

@@ -299,7 +299,7 @@ def _per_variable(outcomes: Sequence[Outcome]) -> list[str]:
             pair = (blocks.linear(name), blocks.kernel(name))
             text = NONE
             if all(map(math.isfinite, pair)):
-                text = " / ".join(f"{100 * value:.1f}" for value in pair)
+                text = " / ".join(f"{round(100 * value, 1) + 0.0:.1f}" for value in pair)  # no -0.0
                 text = f"**{text}**" if name in (blocks.content or ()) else text
             cells.append(text)
         lines.append(_pipes(cells))
