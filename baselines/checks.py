@@ -11,6 +11,7 @@ from typing import Any
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training import run_folder
 from threedident.datasets.formats import Source, open_dataset
+from threedident.datasets.formats.grouping import grouping
 from threedident.distributions import Distribution
 from threedident.errors import UsageError
 from threedident.storage.directory import default_out
@@ -145,6 +146,7 @@ def check_images(
             f"{names[1]} has images of shape {test.shape}, {names[0]} of {data.shape}: expected "
             "the same"
         )
+    _check_groups(experiment, data, names[0])
     paired = data.manifest is not None and data.manifest.pair_process is not None
     if paired != (wanted.pairs == "rendered") and wanted.pairs in ("matched", "rendered"):
         needed = (
@@ -158,6 +160,8 @@ def check_images(
     if paired and wanted.conditional is not None:
         _check_conditional(wanted.conditional, data, names[0])
     count = len(data) // 2 if paired else len(data)
+    if wanted.pairs == "groups":
+        paired, count = True, _count_groups(data)
     if training.batch_size > count:
         raise UsageError(
             f"a batch of {training.batch_size} does not fit {names[0]}, which holds {count} "
@@ -168,6 +172,41 @@ def check_images(
             f"{names[1]} holds {len(test)} images, expected at least {_LEAST_SCORED} to score "
             "on: render more, or name another by --test"
         )
+
+
+def _check_groups(experiment: Experiment, data: Source, name: Any) -> None:
+    """Refuse images without groups where those are trained on, and groups where pairs are."""
+    (kind, frames), pairs = grouping(data), experiment.data.pairs
+    if pairs in ("matched", "rendered") and frames > 1 and kind != "triplets":
+        raise UsageError(
+            f"{experiment.name} has data.pairs = {pairs!r}, and {name} holds images of a causal "
+            f"model that belong together ({kind}): to train on those, --set data.pairs=groups "
+            "--set data.conditional=null"
+        )
+    if pairs != "groups":
+        return
+    if kind == "triplets":
+        raise UsageError(
+            f"{experiment.name} is trained on two images that belong together, and {name} holds "
+            "triplets, whose third image mixes the factors of two: name views, counterfactuals or "
+            "a sequence"
+        )
+    if frames == 1:
+        in_pairs = data.manifest is not None and data.manifest.pair_process is not None
+        what = "images in pairs of a conditional" if in_pairs else "single images"
+        cure = "; for pairs, --set data.pairs=rendered" if in_pairs else ""
+        raise UsageError(
+            f"{experiment.name} needs two images of a causal model that belong together (`3dident "
+            f"render --model` with --views, --counterfactual or --steps), and {name} holds "
+            f"{what}{cure}"
+        )
+
+
+def _count_groups(data: Source) -> int:
+    """The number of pairs of neighbouring images within the items of a dataset."""
+    frames = grouping(data)[1]
+    whole, rest = divmod(len(data), frames)
+    return whole * (frames - 1) + max(0, rest - 1)
 
 
 def _check_conditional(stated: Distribution, data: Source, name: Any) -> None:

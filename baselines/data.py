@@ -16,6 +16,7 @@ from threedident.baselines.experiment import Experiment
 from threedident.datasets.augmented_views import TwoViews
 from threedident.datasets.dataset import ThreeDIdent, require_images
 from threedident.datasets.formats import count_shared
+from threedident.datasets.groups import ImageGroups
 from threedident.datasets.latent_matcher import LatentMatcher, check_resampling
 from threedident.datasets.loader import Batch, BatchSource, EndlessBatches, PairLoader, Strided
 from threedident.datasets.matching_report import Spread
@@ -282,6 +283,10 @@ def _images(
     source: BatchSource
     if wanted.pairs == "none":
         source = SingleImages(dataset, batch_size, training.seed)
+    elif wanted.pairs == "groups":
+        source = ImageGroups(
+            dataset, 2, batch_size=batch_size, seed=training.seed, pin_memory=pin_memory
+        )
     elif wanted.pairs == "views":
         source = TwoViews(dataset, batch_size=batch_size, seed=training.seed)
     else:
@@ -320,6 +325,13 @@ def _images(
         "scored": min(len(scored), training.score_samples),
         "best_r2": dict(scored.source.manifest.best_r2) if scored.source.manifest else {},
     }
+    if dataset.sampling is not None:
+        sampling = dataset.sampling
+        about["model"] = {
+            "name": sampling.model.name,
+            "images": sampling.group,
+            "view": sampling.view,
+        }
     processes = experiment.processes
     if manifest is not None and manifest.pair_process is not None:
         processes = (manifest.pair_process,)

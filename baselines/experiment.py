@@ -47,7 +47,9 @@ class Data:
         hard_negatives: the distribution p(z- | z) of further negatives; None: there are none.
         hard_count: the number of hard negatives of an anchor.
         pairs: the way that images come in pairs: matched (to drawn latents), rendered (in pairs),
-            views (two augmentations of an image) or none. Synthetic pairs are exact.
+            groups (two images of a causal model that belong together: views, counterfactuals,
+            frames t and t + 1 of a sequence), views (two augmentations of an image) or none.
+            Synthetic pairs are exact.
         match: the way of matching, nearest or resample; see `LatentMatcher`.
         latents: the number of synthetic latents, drawn once, that pairs are matched to as they are
             to images; 0: all are drawn afresh, in exact pairs.
@@ -80,6 +82,8 @@ class Encoder:
     Attributes:
         body: the network: mlp for vectors; resnet18, resnet34 or resnet50 for images.
         width: the channels of a ResNet's first layer, which all others follow; 64 as published.
+        codes: the number of codes, for images; 0: as many as there are factors that count. A
+            supervised encoder has as many as those.
         whiten: whether vectors first go through a fixed affine map to unit covariance.
         output: the space of the codes: unbounded, box or sphere.
         learned: whether the box's bounds or the sphere's radius are parameters.
@@ -89,6 +93,7 @@ class Encoder:
 
     body: str = "mlp"
     width: int = PUBLISHED_WIDTH
+    codes: int = 0
     whiten: bool = False
     output: str = "unbounded"
     learned: bool = False

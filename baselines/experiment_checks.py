@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from threedident.baselines.experiment import Experiment, Loss, Training
 
 OBSERVATIONS = ("synthetic", "images")
-PAIRS = ("matched", "rendered", "views", "none")
+PAIRS = ("matched", "rendered", "groups", "views", "none")
 BODIES = ("mlp", "resnet18", "resnet34", "resnet50")
 OUTPUTS = ("unbounded", "box", "sphere")
 LOSSES = ("infonce", "aninfonce", "tricl", "alignment-uniformity", "mse")
@@ -23,6 +23,7 @@ PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 PUBLISHED_WIDTH = 64
 
 _WIDEST = 512
+_MOST_CODES = 4096
 
 
 def check_experiment(e: Experiment) -> None:
@@ -134,6 +135,21 @@ def _check_encoder(e: Experiment) -> None:
         )
     if not 1 <= encoder.width <= _WIDEST:
         raise UsageError(f"encoder.width must be from 1 to {_WIDEST}, found {encoder.width}")
+    if not 0 <= encoder.codes <= _MOST_CODES:
+        raise UsageError(
+            f"encoder.codes must be from 1 to {_MOST_CODES}, or 0 for as many as there are "
+            f"factors, found {encoder.codes}"
+        )
+    if encoder.codes and not images:
+        raise UsageError(
+            "encoder.codes is for images: of synthetic observations there are as many codes as "
+            f"latents: leave it out, found {encoder.codes}"
+        )
+    if encoder.codes and e.supervised:
+        raise UsageError(
+            "encoder.codes has no place beside loss.kind = 'mse', whose targets are the factors: "
+            f"leave it out, found {encoder.codes}"
+        )
     if images and encoder.whiten:
         raise UsageError("encoder.whiten is for synthetic observations: images are normalised")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from threedident.datasets.dataset import ThreeDIdent, require_images
-from threedident.datasets.formats import Source
-from threedident.datasets.formats.family import FamilySource
+from threedident.datasets.formats.grouping import grouping
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 
 try:
@@ -66,7 +65,7 @@ class ImageGroups(BatchDataset):
         super().__init__()
         self.dataset = require_images(dataset)
         check_sizes(batch_size, batches)
-        self.kind, frames = _grouping(self.dataset.source)
+        self.kind, frames = grouping(self.dataset.source)
         if frames == 1:
             raise UsageError(
                 f"{self.dataset.root} holds single images: groups come from `3dident render "
@@ -149,15 +148,3 @@ class ImageGroups(BatchDataset):
             drawn = torch.randperm(len(self._first), generator=generator)
             order = self._order = (epoch, number), drawn
         return order[1]
-
-
-def _grouping(source: Source) -> tuple[str, int]:
-    """The kind of a dataset's groups and the images that an item has, 1 where it has none."""
-    if isinstance(source, FamilySource):
-        if source.pairs is not None:
-            return "views", 2
-        if source.triplets is not None:
-            return "triplets", 3
-        return ("sequence", len(source)) if source.targets is not None else ("single", 1)
-    sampling = source.manifest.sampling if source.manifest else None
-    return (sampling.group, sampling.frames) if sampling else ("single", 1)

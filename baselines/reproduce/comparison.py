@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from threedident.baselines.reproduce.figures import factor_figure, figure
+from threedident.baselines.reproduce.heat_map import heat_map
 from threedident.baselines.reproduce.numbers import numbers
 from threedident.baselines.reproduce.outcomes import (
     Outcome,
@@ -40,10 +41,10 @@ def write_comparison(
         temporary.write_text(markdown(study, scale, outcomes, notes), "utf-8")
     with replacing(out / NUMBERS) as temporary:
         temporary.write_text(numbers(study, outcomes), "utf-8")
-    drawing = figure(study, outcomes)
+    drawing = (heat_map if study.kind == "views" else figure)(study, outcomes)
     with replacing(out / FIGURE) as temporary:
         drawing.savefig(temporary, format="png", dpi=120)
-    if study.kind == "images":
+    if study.of_images:
         with replacing(out / FACTORS) as temporary:
             factor_figure(study, outcomes).savefig(temporary, format="png", dpi=120)
     return out / TABLE

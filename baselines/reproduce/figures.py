@@ -18,6 +18,7 @@ from threedident.factors import FACTOR_NAMES
 from threedident.figures import empty_figure
 
 _ACROSS = 4  # panels of the figure
+_COLORS, _STYLES = 10, ("-", "--", ":")  # of lines: another style once the colours are used up
 _MANY = 40  # of a curve's points, beyond which they have no marks
 
 
@@ -86,7 +87,8 @@ def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
             continue
         label = each.row.name.removeprefix(f"{study.name}-")
         for axis, values in zip(axes.flat, r2.T, strict=True):
-            axis.plot(steps, values, color=f"C{number % 10}", label=label)
+            style = _STYLES[number // _COLORS % len(_STYLES)]
+            axis.plot(steps, values, color=f"C{number % _COLORS}", linestyle=style, label=label)
     for axis, name in zip(axes.flat, FACTOR_NAMES, strict=True):
         axis.set_title(name, fontsize="medium")
         axis.set_ylim(-0.05, 1.02)
@@ -94,7 +96,10 @@ def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
         axis.set_xlabel("steps")
     for axis in axes[:, 0]:
         axis.set_ylabel(LABELS["linear_r2"])
-    if axes[0, 0].get_legend_handles_labels()[0]:
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    if len(lines) > _COLORS:  # too many for a panel
+        drawing.legend(lines, labels, fontsize="small", loc="outside right center")
+    elif lines:
         axes[0, 0].legend(fontsize="x-small", framealpha=0.4)
     return drawing
 

@@ -124,7 +124,7 @@ def _render(
     """
     from threedident.render.dataset import render_dataset
 
-    total, paired = getattr(sizes, images.count), images.conditional is not None
+    total, paired = getattr(sizes, images.count), images.is_paired
     if (folder / MANIFEST).exists():
         dataset = DatasetDir.open(folder)
         engine = dataset.manifest.engine
@@ -138,7 +138,7 @@ def _render(
         summary = render_dataset(
             folder,
             total,
-            preset=images.preset,
+            **_generator(images),
             split=images.split,
             pairs=images.conditional,
             engine="direct",
@@ -154,6 +154,14 @@ def _render(
             f"{folder} could not be rendered: {reason}. What is finished is kept: start the same "
             "command again to continue, or give datasets of your own"
         )
+
+
+def _generator(images: ImageSet) -> dict[str, Any]:
+    """The arguments of `render_dataset` that say what is rendered: a preset or a causal model."""
+    if not images.model:
+        return {"preset": images.preset}
+    environments = (images.environment,) if images.environment else ()
+    return {"model": images.model, "views": images.view or False, "environments": environments}
 
 
 def describe_images(path: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,4 +43,15 @@ def numbers(study: Study, outcomes: Sequence[Outcome]) -> str:
             cells.append(f"{values.std(ddof=1):.6f}" if len(values) > 1 else None)
             cells += [len(values), steps, seconds, hardware]
             writer.writerow(["" if cell is None else cell for cell in cells])
+        if (blocks := each.blocks()) is None:
+            continue
+        for name in blocks.factors:
+            for metric, value in (
+                ("linear_r2", blocks.linear(name)),
+                ("kernel_r2", blocks.kernel(name)),
+            ):
+                if math.isfinite(value):
+                    cells = [each.row.name, each.row.block, f"{metric} {name}", "", "", ""]
+                    cells += [f"{value:.6f}", "", len(each.blocks_of_seeds)]
+                    writer.writerow([*cells, steps, seconds, hardware])
     return file.getvalue()

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.baselines.experiment import parse_experiment
+from threedident.baselines.reproduce.blocks import Blocks, mean_blocks, read_blocks
 from threedident.baselines.reproduce.studies import Published, Row, Study
 from threedident.baselines.training.run_folder import RESULT, read_result
 from threedident.baselines.training.training_log import METRICS, read_records
@@ -26,6 +27,8 @@ LABELS = {
     "mcc": "MCC",
     "linear_r2_content": "R2 content",
     "linear_r2_style": "R2 style",
+    "kernel_r2_content": "kernel R2 content",
+    "kernel_r2_style": "kernel R2 style",
     "linear_r2_batch_statistics": "R2, batch statistics",
     "mcc_batch_statistics": "MCC, batch statistics",
 }
@@ -43,11 +46,13 @@ class Outcome:
         row: the row.
         results: the contents of `result.json`, by seed.
         curves: the rows of `metrics.csv`, by seed, of unfinished runs too.
+        blocks_of_seeds: R2 by factor, by seed, in studies of views.
     """
 
     row: Row
     results: Mapping[int, Mapping[str, Any]]
     curves: Mapping[int, Sequence[Mapping[str, str]]]
+    blocks_of_seeds: Mapping[int, Blocks] = dataclasses.field(default_factory=dict)
 
     def values(self, metric: str) -> Float64:
         """Return a score of every seed that has it, (seeds,).
@@ -55,8 +60,14 @@ class Outcome:
         Args:
             metric: the name of the score.
         """
-        values = (each["scores"].get(metric) for each in self.results.values())
+        scores = [each["scores"] for each in self.results.values()]
+        scores += [each.scores() for each in self.blocks_of_seeds.values()]
+        values = (each.get(metric) for each in scores)
         return np.array([v for v in values if v is not None], np.float64)
+
+    def blocks(self) -> Blocks | None:
+        """Return R2 by factor, the mean over seeds; None where there is none."""
+        return mean_blocks([*self.blocks_of_seeds.values()])
 
     def curve(self, metric: str) -> tuple[Float64, Float64]:
         """Return the steps (k,) at which any seed was scored, and the scores (seeds, k) or NaN.
@@ -126,7 +137,7 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
     """
     outcomes = []
     for row in study.rows:
-        results, curves = {}, {}
+        results, curves, blocks = {}, {}, {}
         for folder in sorted((runs / row.name).glob("seed*")):
             number = folder.name.removeprefix("seed")
             if not number.isdigit():
@@ -134,8 +145,11 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
             if (folder / RESULT).exists():
                 results[int(number)] = _read_result(folder)
             curves[int(number)] = read_records(folder)
+            scored = read_blocks(folder, row) if study.kind == "views" else None
+            if scored is not None:
+                blocks[int(number)] = scored
         ordered = dict(sorted(results.items()))
-        outcomes.append(Outcome(row, ordered, curves))
+        outcomes.append(Outcome(row, ordered, curves, dict(sorted(blocks.items()))))
     return outcomes
 
 

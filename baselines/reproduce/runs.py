@@ -11,12 +11,14 @@ import numpy as np
 
 from threedident.baselines.checks import check_device_name, check_devices
 from threedident.baselines.experiment import Experiment
+from threedident.baselines.reproduce.blocks import score_blocks
 from threedident.baselines.reproduce.comparison import write_comparison
 from threedident.baselines.reproduce.images import CLAIM, Images, describe_images, read_images_of
 from threedident.baselines.reproduce.observations import score_observations
 from threedident.baselines.reproduce.outcomes import collect
 from threedident.baselines.reproduce.scales import Scale, changes_of, find_scale
 from threedident.baselines.reproduce.studies import TEST, TRAIN, Row, Study, find_study
+from threedident.baselines.reproduce.untrained import begin_untrained
 from threedident.baselines.training.run_folder import RESULT, read_result
 from threedident.errors import UsageError
 from threedident.progress import Progress, format_seconds
@@ -96,7 +98,7 @@ def reproduce(
         out,
         out / "data" if datasets is None else datasets,
         {TRAIN: data, TEST: test},
-        cut.rendering,
+        cut.rendering_of(study),
         quiet=quiet,
     )
     if not quiet:
@@ -116,6 +118,9 @@ def reproduce(
         score_on = None if row.score_on is None else images.path(row.score_on)
         if row.identity:
             score_observations(run.experiment, run.folder, score_on)
+        elif row.untrained:
+            assert train_on is not None
+            begin_untrained(run.experiment, run.folder, train_on, score_on)
         else:
             (train or _trainer())(
                 run.experiment,
@@ -127,6 +132,8 @@ def reproduce(
                 threads=threads,
                 quiet=quiet,
             )
+        if study.kind == "views" and score_on is not None:
+            score_blocks(run.folder, score_on)
         images.record()
         if not finished:
             _compare(study, scale, out)
@@ -155,7 +162,7 @@ def _check_images(
     study: Study, data: Path | None, test: Path | None, datasets: Path | None
 ) -> None:
     """Refuse datasets that a study has no use for."""
-    if study.kind != "images":
+    if not study.of_images:
         if any(path is not None for path in (data, test, datasets)):
             raise UsageError(f"{study.name} makes its own observations: leave out the datasets")
         return
@@ -193,7 +200,7 @@ def _trainer() -> Trainer:
 
 def _estimate(runs: Sequence[_Run]) -> str:
     """Estimate the time of the rest, as words of a line; empty where no run tells."""
-    trained = [run for run in runs if not run.row.identity]
+    trained = [run for run in runs if run.row.is_trained]
     finished = [run for run in trained if run.is_finished]
     if not finished:
         return ""
@@ -212,7 +219,7 @@ def _count_seeds(study: Study, cut: Scale, seeds: int | None) -> int:
 
 def _repeats_another(study: Study, row: Row, seed: int) -> bool:
     """Whether a run would only repeat another: nothing is random about given pixels."""
-    return row.identity and study.kind == "images" and seed > 0
+    return row.identity and study.of_images and seed > 0
 
 
 def _experiment(

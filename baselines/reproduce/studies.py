@@ -52,17 +52,28 @@ class ImageSet:
 
     Attributes:
         name: the name of its folder.
-        preset: the generator preset.
         split: the split.
         count: the field of `Rendering` that says how many images or pairs there are.
+        preset: the generator preset; "" for images of a causal model.
         conditional: p(z~ | z) where the images come in pairs; None for single images.
+        model: the causal model; "" for images of a preset.
+        view: the law of the second view, where images of a model come in two; "" for none.
+        environment: the environment of a model's images; "" for that of the model as it is.
     """
 
     name: str
-    preset: str
     split: str
     count: str
+    preset: str = ""
     conditional: Distribution | None = None
+    model: str = ""
+    view: str = ""
+    environment: str = ""
+
+    @property
+    def is_paired(self) -> bool:
+        """Whether its images come in pairs."""
+        return self.conditional is not None or bool(self.view)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +86,7 @@ class Row:
         block: the heading that it stands below.
         experiment: the experiment at full scale, as plain data.
         identity: whether the observations are scored as they are, and nothing is trained.
+        untrained: whether the encoder is scored as it begins, with random weights.
         train_on: the images to train on; None for synthetic observations.
         score_on: the images to score on; None for synthetic observations.
         start: the row on whose encoders of the same seed it trains on; "" for none.
@@ -90,6 +102,7 @@ class Row:
     block: str
     experiment: Mapping[str, Any]
     identity: bool = False
+    untrained: bool = False
     train_on: ImageSet | None = None
     score_on: ImageSet | None = None
     start: str = ""
@@ -98,6 +111,11 @@ class Row:
     latents: int | None = None
     matches: bool | None = None
     published: Published | None = None
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether something is trained."""
+        return not (self.identity or self.untrained)
 
     def published_experiment(self) -> Experiment:
         """Return the experiment of the row at full scale."""
@@ -111,7 +129,8 @@ class Study:
     Attributes:
         name: the name on the command line.
         title: the title for people.
-        kind: the kind of observations, by which a scale changes experiments.
+        kind: the kind of observations, by which a scale changes experiments. Of images it is
+            images, or views where blocks of factors are scored.
         rows: the rows, in the order of the table.
         first: the names of rows that are trained before the others, in this order.
         metrics: the columns of the table, from `scores` of a result.
@@ -133,6 +152,11 @@ class Study:
     per_factor: bool = False
     pairs: bool = False
     note: str = ""
+
+    @property
+    def of_images(self) -> bool:
+        """Whether its observations are images."""
+        return self.kind in ("images", "views")
 
     def row(self, name: str) -> Row:
         """Return the row of a name."""

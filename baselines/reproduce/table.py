@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,8 @@ def markdown(study: Study, scale: str, outcomes: Sequence[Outcome], notes: Seque
     lines += ["", _pipes([*columns]), _pipes(["---"] * len(columns)), *map(_pipes, rows), ""]
     if study.per_factor:
         lines += [*_per_factor(outcomes), ""]
+    if study.kind == "views":
+        lines += [*_per_variable(outcomes), ""]
     return "\n".join([*lines, *_costs(outcomes), *_sources(outcomes), ""])
 
 
@@ -221,7 +224,7 @@ def _listed(values: Iterable[float]) -> str:
 
 def _cut_down(outcomes: Sequence[Outcome]) -> list[str]:
     """List what the runs changed of their presets, with the rows that did where not all."""
-    ran = [each for each in outcomes if each.results and not each.row.identity]
+    ran = [each for each in outcomes if each.results and each.row.is_trained]
     rows: dict[str, list[str]] = {}
     for each in ran:
         for field, before, after in each.changes():
@@ -273,6 +276,33 @@ def _per_factor(outcomes: Sequence[Outcome]) -> list[str]:
     for factor in FACTOR_NAMES:
         lines.append(_pipes([factor, *(c for column in columns for c in column(factor))]))
     lines.append(_pipes(["**mean**", *(c for column in columns for c in column(None))]))
+    return lines
+
+
+def _per_variable(outcomes: Sequence[Outcome]) -> list[str]:
+    """Tabulate linear and kernel R2 of every variable of the models, content in bold."""
+    scored = [(each, blocks) for each in outcomes if (blocks := each.blocks()) is not None]
+    names = list(dict.fromkeys(name for _, blocks in scored for name in blocks.factors))
+    names = [name for name in names if any(math.isfinite(b.kernel(name)) for _, b in scored)]
+    lines = [
+        "## R2 per factor",
+        "",
+        "Linear R2 / kernel ridge R2 in %, means over seeds; **content** in bold. A dash: the "
+        "factor does not vary in the test images.",
+        "",
+        _pipes(["row", *names]),
+        _pipes(["---"] * (1 + len(names))),
+    ]
+    for each, blocks in scored:
+        cells = [f"`{each.row.name}`"]
+        for name in names:
+            pair = (blocks.linear(name), blocks.kernel(name))
+            text = NONE
+            if all(map(math.isfinite, pair)):
+                text = " / ".join(f"{round(100 * value, 1) + 0.0:.1f}" for value in pair)  # no -0.0
+                text = f"**{text}**" if name in (blocks.content or ()) else text
+            cells.append(text)
+        lines.append(_pipes(cells))
     return lines
 
 

@@ -138,7 +138,7 @@ class Measurements:
 
     def measure_at_latents(self) -> None:
         """Take the loss at the true latents, on the first batches, unless that has been done."""
-        if self.at_latents is not None or self._experiment.data.pairs == "views":
+        if self.at_latents is not None or not self._has_latents_for_codes():
             return
         if self._experiment.supervised:
             self.at_latents = AtLatents(0.0)
@@ -146,6 +146,12 @@ class Measurements:
         batches = [latents for latents, _ in self._first_batches()]
         result = loss_at_latents(self._experiment, self._trainer.objective, batches)
         self.at_latents = result if math.isfinite(result.loss) else None
+
+    def _has_latents_for_codes(self) -> bool:
+        """Whether the latents of a pair could be its codes: they differ, and are as many."""
+        codes = self._experiment.encoder.codes
+        pairs = self._experiment.data.pairs
+        return pairs not in ("views", "groups") and codes in (0, self._problem.n)
 
     def _first_batches(self) -> Iterator[Views]:
         """The first batches, one after the other, each with what all devices see of it."""

@@ -47,11 +47,13 @@ def make_networks(
         encoder = _make_encoder(experiment, problem)
         members = max(1, len(experiment.data.conditionals))
         hard = experiment.data.hard_count if experiment.data.hard_negatives else 0
-        return encoder, make_criterion(experiment.loss, problem.n, members=members, hard=hard)
+        codes = experiment.encoder.codes or problem.n
+        return encoder, make_criterion(experiment.loss, codes, members=members, hard=hard)
 
 
 def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | VectorEncoder:
-    settings, n = experiment.encoder, problem.n
+    settings = experiment.encoder
+    n = settings.codes or problem.n
     output: Part
     match settings.output:
         case "box":

@@ -277,8 +277,8 @@ def test_every_row_fits_every_scale(scale: str) -> None:
             changes = changes_of(SCALES[scale], study, row)
             made: Experiment = row.published_experiment().changed(changes)
             assert made.name == row.name
-            assert (made.data.observations == "images") == (study.kind == "images")
-            assert (row.score_on is not None) == (study.kind == "images")
+            assert (made.data.observations == "images") == study.of_images
+            assert (row.score_on is not None) == study.of_images
             if row.train_on is not None and row.train_on.conditional is not None:
                 assert made.data.pairs == "rendered"
 

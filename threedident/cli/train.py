@@ -219,7 +219,8 @@ def reproduce(
     """Train what a table or figure is made of, and compare with the published numbers.
 
     WHAT is one of {studies}. Of these, matching and matching-synthetic measure what pairs of
-    rendered images do, and generators trains supervised on 3dident and its variants.
+    rendered images do, generators trains supervised on 3dident and its variants, and content-style
+    measures which factors an encoder isolates, by views that share some and change others.
 
     Writes table.md, table.csv and figure.png after every run; the same command goes on where
     it was stopped.
