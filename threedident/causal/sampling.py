@@ -306,6 +306,19 @@ def _plain(table: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _later(mechanism: Mechanism, drawn: Mechanism, later: Mechanism) -> Mechanism:
+    """The mechanism of an intervention in later images: it shifts what is drawn there.
+
+    Args:
+        mechanism: the mechanism that replaces the model's in the first image.
+        drawn: the model's mechanism of the first image.
+        later: that of later images.
+    """
+    if isinstance(mechanism, Shift):
+        return Shift(mechanism.by, _later(mechanism.of, drawn, later))
+    return later if mechanism is drawn else mechanism
+
+
 class _Simulation:
     """The images of some items, frame by frame."""
 
@@ -338,18 +351,20 @@ class _Simulation:
         elif group == "views":
             law = self._model.view(sampling.view)
             self.later_law = {
-                name: replaced.get(name, mechanism) for name, mechanism in law.items()
+                name: _later(replaced[name], drawn[name], mechanism)
+                if name in replaced
+                else mechanism
+                for name, mechanism in law.items()
             }
         elif group == "sequence":
             transitions = {
                 each.name: each.transition or each.mechanism for each in self._model.variables
             }
-            shifts = {
-                name: Shift(each.by, transitions[name])
+            moved = {
+                name: _later(each, drawn[name], transitions[name])
                 for name, each in replaced.items()
-                if isinstance(each, Shift)
             }
-            self.later_law = {**transitions, **replaced, **shifts}
+            self.later_law = {**transitions, **moved}
         self._later_order = order(names, self.later_law, where)
         self._first: dict[str, Float64] = {}
         self._previous: dict[str, Float64] = {}
