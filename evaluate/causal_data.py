@@ -81,7 +81,9 @@ def check_independent(first: Manifest | None, second: Manifest | None, second_na
         {
             "model": manifest.sampling.model.law() if manifest.sampling else {},
             "scene": {k: v for k, v in manifest.settings["preset"].items() if k != "name"},
+            "mesh_sha256": manifest.settings["mesh_sha256"],
             "resolution": manifest.resolution,
+            "engine": {key: manifest.engine[key] for key in ("name", "quality")},
         }
         for manifest in (first, second)
     )

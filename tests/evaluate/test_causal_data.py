@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from threedident.datasets.formats import open_dataset
 from threedident.errors import UsageError
 from threedident.evaluate import evaluation as run
 from threedident.evaluate.causal_data import (
+    check_independent,
     kinds_of,
     parents_of,
     render_command,
@@ -26,6 +29,7 @@ from threedident.evaluate.scores_file import ScoresFile
 from threedident.evaluate.scores_schema import check_scores
 from threedident.evaluate.seen import check_seen
 from threedident.evaluate.test_set import TestSet as ScoredSet  # a name that pytest leaves alone
+from threedident.storage.manifest import read_manifest
 
 MODEL = Path(__file__).parents[1] / "data" / "model.toml"
 NAMES = ("kind", "x", "y", "phi", "object_hue", "background_hue")
@@ -231,6 +235,31 @@ def test_reference_encoders_are_the_same_on_both(roots):
 def test_another_dataset_beside_is_refused(roots, name, message):
     with pytest.raises(UsageError, match=f"--independent .*{message}"):
         run.evaluate("reference:random", roots["test"], independent=roots[name])
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "name"),
+    [
+        (("mesh_sha256",), "0" * 64, "mesh_sha256"),
+        (("engine", "quality"), "reference", "engine.quality"),
+        (("engine", "name"), "other", "engine.name"),
+        (("engine", "device"), "other", None),
+    ],
+)
+def test_independent_images_are_made_in_the_same_way(roots, place, value, name):
+    first, second = (read_manifest(roots[each]) for each in ("test", "independent"))
+    settings = copy.deepcopy(dict(second.settings))
+    inner = settings
+    for key in place[:-1]:
+        inner = inner[key]
+    assert inner[place[-1]] != value
+    inner[place[-1]] = value
+    changed = dataclasses.replace(second, settings=settings)
+    if name is None:
+        check_independent(first, changed, "other")
+        return
+    with pytest.raises(UsageError, match=f"of another generator .* they differ in {name}"):
+        check_independent(first, changed, "other")
 
 
 def test_what_cannot_be_run_on_another_dataset(tmp_path, roots):
