@@ -157,7 +157,8 @@ def write_3didentbox(source: FamilySource, out: Path) -> int:
     if np.ptp(psi) > 0 or abs(float(psi[0])) > 1e-6:
         raise UsageError(f"{source.root}: psi varies, and the layout of 3DIdentBox holds it at 0")
     _check_materials(source)
-    shapes: tuple[str, ...] = ("teapot",)
+    alone = "teapot" if source.preset is None else Path(source.preset.shape).stem
+    shapes: tuple[str, ...] = (alone,)
     numbers_of_shapes = np.zeros(len(source), np.float32)
     if "shape" in source.names:
         column = source.column("shape")
