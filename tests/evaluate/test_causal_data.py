@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import family_folders
 from helpers.fake_dataset import as_rendered
 from helpers.submissions import AXES, mean_nodes, save_onnx, warned
 
 from threedident.causal import Sampling, load_model
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats.family.temporal import write_temporal
 from threedident.errors import UsageError
 from threedident.evaluate import evaluation as run
 from threedident.evaluate.causal_data import (
@@ -22,6 +24,7 @@ from threedident.evaluate.causal_data import (
     kinds_of,
     parents_of,
     render_command,
+    warn_of_layout,
     why_dependent,
 )
 from threedident.evaluate.report.recovery import Recovery
@@ -170,6 +173,24 @@ def test_codes_that_hold_all_variables_score_one(roots):
     assert "R2 beyond parents" in text and "accuracy" in text
     codes = [warning.code for warning in found.warnings]
     assert codes[0] == "no_independent_set"
+
+
+def test_what_a_published_layout_has_beside_ten_numbers_is_warned_of(tmp_path):
+    source = family_folders.temporal()
+    write_temporal(source, tmp_path / "d.npz")
+    found = run.score_codes(source.raw_latents, tmp_path / "d.npz", bootstrap=0, folds="in-sample")
+    (text,) = (each.message for each in found.warnings if each.code == "published_layout")
+    assert "not scored: shape" in text
+    assert "come round again: phi, theta" in text
+    still = family_folders.box()
+    (warning,) = warn_of_layout(still)
+    assert "not scored: " in warning.message and "round again" not in warning.message
+
+
+def test_a_plain_dataset_has_nothing_that_is_not_scored(roots):
+    for name in ("plain", "test"):
+        with open_dataset(roots[name]) as source:
+            assert warn_of_layout(source) == ()
 
 
 def test_a_code_of_a_cause_says_nothing_beyond_it(roots):
