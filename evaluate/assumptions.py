@@ -19,6 +19,7 @@ WARNING_CODES = {
     "other_resolution": "the encoder was trained on images of another size",
     "paired_images": "the test set was rendered in pairs or sequences",
     "no_independent_set": "variables of a causal model that depend on each other, scored alone",
+    "published_layout": "classes or circles of a published layout, which are not scored as such",
     "few_samples": "fewer than 10 (m + 1) samples to fit m codes on, or than 25 m^2 in all",
     "constant_factors": "factors that do not vary",
     "dependent_factors": "factors, or their squares, that correlate",

@@ -6,6 +6,8 @@ import shlex
 
 from threedident import defaults
 from threedident.causal import INDEPENDENT, CausalModel, Sampling, model_names
+from threedident.datasets.formats import Source
+from threedident.datasets.formats.family import FamilySource
 from threedident.errors import UsageError
 from threedident.evaluate.assumptions import ScoreWarning
 from threedident.evaluate.metrics._kinds import Kind
@@ -81,7 +83,9 @@ def check_independent(first: Manifest | None, second: Manifest | None, second_na
         {
             "model": manifest.sampling.model.law() if manifest.sampling else {},
             "scene": {k: v for k, v in manifest.settings["preset"].items() if k != "name"},
+            "mesh_sha256": manifest.settings["mesh_sha256"],
             "resolution": manifest.resolution,
+            "engine": {key: manifest.engine[key] for key in ("name", "quality")},
         }
         for manifest in (first, second)
     )
@@ -112,6 +116,30 @@ def warn_of_dependence(manifest: Manifest | None) -> tuple[ScoreWarning, ...]:
             f"scores on dependent variables alone: {reason}. A code that holds one then scores on "
             "others too. --independent DATASET shows the same scores on independent variables "
             f"beside these; {render_command(manifest)} renders such a dataset",
+        ),
+    )
+
+
+def warn_of_layout(source: Source) -> tuple[ScoreWarning, ...]:
+    """Warn where a published layout of the family has more than the ten numbers that are scored."""
+    if not isinstance(source, FamilySource):
+        return ()
+    moves = (source.variables != source.variables[:1]).any(0)
+    columns = [each for each, varies in zip(source.columns, moves, strict=True) if varies]
+    classes = [each.name for each in columns if each.name in ("shape", "material")]
+    circular = [each.name for each in columns if each.kind == "circular"]
+    parts = []
+    if classes:
+        parts.append(f"not scored: {', '.join(classes)}")
+    if circular:
+        parts.append(f"scored as numbers, although they come round again: {', '.join(circular)}")
+    if not parts:
+        return ()
+    return (
+        ScoreWarning(
+            "published_layout",
+            f"of a published layout only the ten latents are scored; {'; '.join(parts)}. A dataset "
+            "of `3dident render --model` is scored by the kinds of its variables",
         ),
     )
 

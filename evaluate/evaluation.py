@@ -19,7 +19,7 @@ from threedident.datasets.formats.source import Source
 from threedident.defaults import BOOTSTRAP
 from threedident.errors import ManifestWarning, UsageError
 from threedident.evaluate.assumptions import ScoreWarning
-from threedident.evaluate.causal_data import warn_of_dependence
+from threedident.evaluate.causal_data import warn_of_dependence, warn_of_layout
 from threedident.evaluate.inputs import Inputs, check_inputs, check_out, refuse_other_scores
 from threedident.evaluate.metrics._linear_fit import Folds
 from threedident.evaluate.metrics.registry import check_metrics
@@ -211,10 +211,10 @@ def evaluate_inputs(
     data, encoding = _encode(inputs, inputs.data, limits, seed)
     codes = _score(encoding.codes, data, _seen(inputs, data, encoding), options)
     beside = None
+    warnings_of_data = warn_of_layout(data.source)
     if inputs.independent is None:
-        warnings_of_data = warn_of_dependence(data.source.manifest)
+        warnings_of_data += warn_of_dependence(data.source.manifest)
     else:
-        warnings_of_data = ()
         other, encoded = _encode(inputs, inputs.independent, limits, seed)
         fit = set(other.choose_metrics(["all"]))
         both = [name for name in inputs.metrics if name in fit]
@@ -305,7 +305,11 @@ def score_codes(
         check_metrics(metrics)
     test_set = TestSet.take(data, factors)
     options = ScoringOptions(test_set.choose_metrics(metrics), folds, bootstrap, seed)
-    warnings_of_data = (*check_seen(test_set.source), *warn_of_dependence(test_set.source.manifest))
+    warnings_of_data = (
+        *check_seen(test_set.source),
+        *warn_of_dependence(test_set.source.manifest),
+        *warn_of_layout(test_set.source),
+    )
     return _score(z_hat, test_set, warnings_of_data, options)
 
 

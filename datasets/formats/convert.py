@@ -105,6 +105,11 @@ def _of_family(source: Source, form: str) -> FamilySource:
     """
     if isinstance(source, FamilySource):
         return source
+    if source.preset is not None and source.preset.objects > 1:
+        raise UsageError(
+            f"{source.root} shows {source.preset.objects} objects, and the layout {form} has "
+            "columns for one: another form, such as webdataset, keeps all of them"
+        )
     if source.draws is not None:
         return ModelSource(source)
     raise UsageError(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import family_folders
 from helpers.fake_dataset import as_rendered
 from helpers.submissions import AXES, mean_nodes, save_onnx, warned
 
 from threedident.causal import Sampling, load_model
 from threedident.datasets.dataset import ThreeDIdent
 from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats.family.temporal import write_temporal
 from threedident.errors import UsageError
 from threedident.evaluate import evaluation as run
 from threedident.evaluate.causal_data import (
+    check_independent,
     kinds_of,
     parents_of,
     render_command,
+    warn_of_layout,
     why_dependent,
 )
 from threedident.evaluate.report.recovery import Recovery
@@ -26,6 +32,7 @@ from threedident.evaluate.scores_file import ScoresFile
 from threedident.evaluate.scores_schema import check_scores
 from threedident.evaluate.seen import check_seen
 from threedident.evaluate.test_set import TestSet as ScoredSet  # a name that pytest leaves alone
+from threedident.storage.manifest import read_manifest
 
 MODEL = Path(__file__).parents[1] / "data" / "model.toml"
 NAMES = ("kind", "x", "y", "phi", "object_hue", "background_hue")
@@ -168,6 +175,24 @@ def test_codes_that_hold_all_variables_score_one(roots):
     assert codes[0] == "no_independent_set"
 
 
+def test_what_a_published_layout_has_beside_ten_numbers_is_warned_of(tmp_path):
+    source = family_folders.temporal()
+    write_temporal(source, tmp_path / "d.npz")
+    found = run.score_codes(source.raw_latents, tmp_path / "d.npz", bootstrap=0, folds="in-sample")
+    (text,) = (each.message for each in found.warnings if each.code == "published_layout")
+    assert "not scored: shape" in text
+    assert "come round again: phi, theta" in text
+    still = family_folders.box()
+    (warning,) = warn_of_layout(still)
+    assert "not scored: " in warning.message and "round again" not in warning.message
+
+
+def test_a_plain_dataset_has_nothing_that_is_not_scored(roots):
+    for name in ("plain", "test"):
+        with open_dataset(roots[name]) as source:
+            assert warn_of_layout(source) == ()
+
+
 def test_a_code_of_a_cause_says_nothing_beyond_it(roots):
     codes = holding(variables(roots["test"]), [1])
     found = run.score_codes(
@@ -231,6 +256,31 @@ def test_reference_encoders_are_the_same_on_both(roots):
 def test_another_dataset_beside_is_refused(roots, name, message):
     with pytest.raises(UsageError, match=f"--independent .*{message}"):
         run.evaluate("reference:random", roots["test"], independent=roots[name])
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "name"),
+    [
+        (("mesh_sha256",), "0" * 64, "mesh_sha256"),
+        (("engine", "quality"), "reference", "engine.quality"),
+        (("engine", "name"), "other", "engine.name"),
+        (("engine", "device"), "other", None),
+    ],
+)
+def test_independent_images_are_made_in_the_same_way(roots, place, value, name):
+    first, second = (read_manifest(roots[each]) for each in ("test", "independent"))
+    settings = copy.deepcopy(dict(second.settings))
+    inner = settings
+    for key in place[:-1]:
+        inner = inner[key]
+    assert inner[place[-1]] != value
+    inner[place[-1]] = value
+    changed = dataclasses.replace(second, settings=settings)
+    if name is None:
+        check_independent(first, changed, "other")
+        return
+    with pytest.raises(UsageError, match=f"of another generator .* they differ in {name}"):
+        check_independent(first, changed, "other")
 
 
 def test_what_cannot_be_run_on_another_dataset(tmp_path, roots):

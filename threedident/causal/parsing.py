@@ -32,6 +32,7 @@ from threedident.presets import Preset, parse_preset
 _LARGEST = 1e4
 _MOST_VARIABLES = 64
 _NAME = 40  # characters of a name
+_SCENE = (*FACTOR_NAMES, "shape", "material")  # of a scene's first object
 _FIELDS = (
     "name",
     "description",
@@ -156,6 +157,11 @@ def _variable(
     plain_data.refuse_unknown(data, (*names, "mechanism", "transition"), where)
     columns = preset.columns
     default = domain.name if domain.name in columns else ""
+    if "renders" not in data and not default and base_column(domain.name) in _SCENE:
+        raise Misfit(
+            f"{where}: the scene has no {domain.name}: say in [scene] that it has (shapes, "
+            'materials, objects or spotlights), or write renders = "" if it shall not be seen'
+        )
     renders = plain_data.text(data.get("renders", default), f"{where}.renders")
     if renders and renders not in columns:
         raise Misfit(

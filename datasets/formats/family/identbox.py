@@ -146,7 +146,7 @@ def write_3didentbox(source: FamilySource, out: Path) -> int:
         The number of images in it.
 
     Raises:
-        UsageError: the images are no pairs, or psi varies.
+        UsageError: the images are no pairs, psi varies, or the views are not of metal and rubber.
         DatasetError: the folder is not empty, or cannot be written.
     """
     count = len(source) // 2
@@ -156,7 +156,9 @@ def write_3didentbox(source: FamilySource, out: Path) -> int:
     psi = source.latents[:, FACTOR_NAMES.index("psi")]
     if np.ptp(psi) > 0 or abs(float(psi[0])) > 1e-6:
         raise UsageError(f"{source.root}: psi varies, and the layout of 3DIdentBox holds it at 0")
-    shapes: tuple[str, ...] = ("teapot",)
+    _check_materials(source)
+    alone = "teapot" if source.preset is None else Path(source.preset.shape).stem
+    shapes: tuple[str, ...] = (alone,)
     numbers_of_shapes = np.zeros(len(source), np.float32)
     if "shape" in source.names:
         column = source.column("shape")
@@ -181,3 +183,23 @@ def write_3didentbox(source: FamilySource, out: Path) -> int:
                 with replacing(path) as temporary, temporary.open("wb") as file:
                     np.save(file, rows.astype(np.float32))
     return len(source)
+
+
+def _check_materials(source: FamilySource) -> None:
+    """Check that first views are of metal and second ones of rubber, as readers take them.
+
+    Raises:
+        UsageError: one is of another material.
+    """
+    if "material" in source.names:
+        found = source.values("material")
+    elif source.preset is not None:
+        found = np.full(len(source), source.preset.material)
+    else:
+        return
+    wrong = np.flatnonzero(found != np.tile(MATERIALS, len(source) // 2))
+    if len(wrong):
+        raise UsageError(
+            f"{source.root}: the layout of 3DIdentBox holds first views of {MATERIALS[0]} and "
+            f"second ones of {MATERIALS[1]}, and image {wrong[0]} is of {found[wrong[0]]}"
+        )

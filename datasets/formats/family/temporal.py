@@ -39,6 +39,7 @@ MATERIALS = ("rubber", "crystal", "metal")
 NAMES = (*FACTOR_NAMES, "shape", "material")
 _TURN = 2 * math.pi
 _POSITION = 2.0  # the largest absolute value of x, y and z
+_ROUNDING = 1e-5  # m or rad: a few roundings of float32
 _READ_AT_ONCE = 256
 
 
@@ -186,10 +187,16 @@ def write_temporal(source: FamilySource, out: Path) -> int:
             f"{source.root} is not one sequence with known intervention targets, which the layout "
             "holds: `3dident render --model NAME --steps T --n 1` renders one"
         )
-    latents = np.zeros((count, NUM_FACTORS), np.float32)
+    latents = source.latents.astype(np.float32)
     shapes = np.zeros((count, 2), np.uint8)
+    if source.preset is not None and "material" not in source.names:
+        shapes[:, 1] = MATERIALS.index(source.preset.material)
     interventions = np.zeros((count - 1, len(NAMES)), np.int64)
     names: tuple[str, ...] = CITRIS_SHAPES
+    if source.preset is not None and "shape" not in source.names:
+        shape = Path(source.preset.shape).stem
+        names = CITRIS_SHAPES if shape in CITRIS_SHAPES else (shape,)
+        shapes[:, 0] = names.index(shape)
     for k, column in enumerate(source.columns):
         if column.name not in NAMES:
             raise UsageError(
@@ -199,7 +206,9 @@ def write_temporal(source: FamilySource, out: Path) -> int:
         place = NAMES.index(column.name)
         interventions[:, place] = targets[1:, k]
         if place < NUM_FACTORS:
-            latents[:, place] = source.variables[:, k]
+            own = source.variables[:, k]
+            if np.allclose(own, latents[:, place], rtol=0, atol=_ROUNDING):
+                latents[:, place] = own  # in its units, whose last bits the scene can lose
             continue
         order: tuple[str, ...] = MATERIALS
         if column.name == "shape":
@@ -214,6 +223,7 @@ def write_temporal(source: FamilySource, out: Path) -> int:
             )
         values = source.values(column.name)
         shapes[:, place - NUM_FACTORS] = [order.index(value) for value in values]
+    _check_scene(source, latents)
     images = np.empty((count, *source.shape), np.uint8)
     with Progress("reading", count) as progress:
         for start in range(0, count, _READ_AT_ONCE):
@@ -232,3 +242,20 @@ def write_temporal(source: FamilySource, out: Path) -> int:
             **({} if names == CITRIS_SHAPES else {"shape_names": np.array(names)}),
         )
     return count
+
+
+def _check_scene(source: FamilySource, latents: npt.NDArray[np.float32]) -> None:
+    """Check that scene values (N, 10) are such as the layout holds, which has no other units.
+
+    Raises:
+        UsageError: one is out of range.
+    """
+    for k, name in enumerate(FACTOR_NAMES):
+        low, high = (-_POSITION, _POSITION) if k < 3 else (0.0, _TURN)
+        values = latents[:, k]
+        if values.min() < low - _ROUNDING or values.max() > high + _ROUNDING:
+            wrong = values.min() if values.min() < low - _ROUNDING else values.max()
+            raise UsageError(
+                f"{source.root}: the layout of Temporal Causal3DIdent holds the scene's {name} in "
+                f"[{low:g}, {high:g}], found {wrong:g}"
+            )

@@ -64,6 +64,8 @@ FAULTS = {
     "value": (plain({"s": CLASSES | {"values": ["a", 3]}}), "s.values must be text of 1 to 40"),
     "value twice": (plain({"s": CLASSES | {"values": ["a", "a"]}}), "names a class twice"),
     "renders": (plain(x(renders="w")), "x.renders: the scene has no 'w': expected one of x, y"),
+    "unseen class": (plain(X | {"shape": CLASSES}), r'has no shape: .*\(shapes, .*renders = ""'),
+    "unseen object": (plain(X | {"x_2": x()["x"]}), "variables.x_2: the scene has no x_2"),
     "renders both": (plain(X | {"w": x()["x"] | {"renders": "x"}}), "x and w both render x"),
     "renders fixed": (plain(X, scene={"fixed": {"x": 0.5}}), "renders x, which scene.fixed holds"),
     "scene of none": (plain({"w": x()["x"] | {"scene": [0, 1]}}), "w.scene gives values of a fac"),

@@ -461,6 +461,36 @@ def test_an_environment_holds_in_both_views():
 # Time
 
 
+def test_a_shift_of_a_view_keeps_what_it_shifts():
+    two = whole(views={"style": {"y": {**NORMAL, "mean": "first(y)", "std": 0.05}}})
+    plain, shifted = (
+        Sampling(two, view="style", **more).draw(range(4000), **TRAIN).variables
+        for more in ({}, {"do": {"y": {"shift": 0.3}}})
+    )
+    y = two.names.index("y")
+    assert np.corrcoef(shifted[0::2, y], shifted[1::2, y])[0, 1] > 0.9
+    inside = (np.abs(shifted[0::2, y]) < 0.5) & (np.abs(plain[0::2, y]) < 0.5)
+    # Around the first view's value, which is shifted already, and shifted once more.
+    moved = (shifted[1::2, y] - shifted[0::2, y])[inside]
+    assert moved.mean() == pytest.approx(0.3, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("environment", "total"), [({"constant": 1.0}, None), ({"shift": 0.5}, 0.7), (None, 0.2)]
+)
+def test_a_shift_in_time_is_of_what_the_environment_makes(environment, total):
+    law = {"kind": "circular", "mechanism": UNIFORM}
+    law["transition"] = {"kind": "step", "goal": "previous(phi)", "std": 1e-6}
+    environments = {"own": environment.get("constant", environment)} if environment else {}
+    turning = model({"phi": law}, environments={k: {"phi": v} for k, v in environments.items()})
+    sampling = Sampling(turning, tuple(environments), do={"phi": {"shift": 0.2}}, steps=4)
+    phi = sampling.draw(range(400), **TRAIN).variables[:, 0].reshape(100, 4)
+    if total is None:
+        assert phi == pytest.approx(1.2, abs=1e-6)
+    else:
+        assert np.diff(phi) % (2 * np.pi) == pytest.approx(total, abs=1e-4)
+
+
 def sequences(steps=21, **law):
     sampling = Sampling(whole(interventions=law or {"targets": "none"}), steps=steps)
     draws = sampling.draw(range(steps * 600), **TRAIN)

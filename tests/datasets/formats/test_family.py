@@ -14,6 +14,7 @@ import zipfile
 import numpy as np
 import pytest
 from helpers import family_folders
+from helpers.causal import TEN, model
 from helpers.fake_dataset import as_rendered
 from PIL import Image
 
@@ -409,6 +410,65 @@ def test_the_box_needs_pairs_and_no_third_rotation(tmp_path):
     source.latents[3, FACTOR_NAMES.index("psi")] = 0.1
     with pytest.raises(UsageError, match="psi varies"):
         write_3didentbox(source, tmp_path / "d")
+
+
+def test_the_box_is_of_metal_and_rubber(tmp_path):
+    """Readers know the material by the view, so that another one would be lost without a word."""
+    box = load_model("3didentbox-hues-positions-rotations-1")
+    pairs = {
+        "rubber": Sampling(box, do={"material": "rubber"}, view="second"),
+        "metal": Sampling(box, counterfactual={"x": 0.5}),
+    }
+    for material, sampling in pairs.items():
+        as_rendered(tmp_path / material, 6, sampling=sampling)
+        with (
+            open_dataset(tmp_path / material) as source,
+            pytest.raises(UsageError, match=rf"image [01] is of {material}"),
+        ):
+            convert(source, tmp_path / "out", "3didentbox")
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_objects_are_not_written_as_one(tmp_path):
+    two = model(TEN, scene={"objects": 2})
+    as_rendered(tmp_path / "d", 6, sampling=Sampling(two))
+    with (
+        open_dataset(tmp_path / "d") as source,
+        pytest.raises(UsageError, match="shows 2 objects, and the layout causal3dident has"),
+    ):
+        convert(source, tmp_path / "out", "causal3dident")
+
+
+def test_a_sequence_is_written_in_the_units_of_the_scene(tmp_path):
+    """The layout holds metres: a variable in [-1, 1] is what it renders there, or refused."""
+    step = {"kind": "step", "goal": 0.0, "std": 0.5}
+    moving = {"x": {"mechanism": {"kind": "uniform"}, "transition": step}}
+    scene = {"material": "metal", "shape": "knot"}
+    for end in (2.0, 3.0):
+        variables = {"x": {**moving["x"], "scene": [-end, end]}}
+        sampling = Sampling(model(variables, scene=scene), steps=24)
+        as_rendered(tmp_path / str(end), 24, sampling=sampling)
+    with open_dataset(tmp_path / "2.0") as source:
+        convert(source, tmp_path / "d.npz", "temporal-causal3dident")
+        read = open_dataset(tmp_path / "d.npz")
+        assert np.abs(source.latents[:, 0]).max() > 1
+        assert read.latents == pytest.approx(source.latents, abs=1e-6)
+    assert set(read.values("shape")) == {"knot"}
+    assert set(read.values("material")) == {"metal"}
+    with (
+        open_dataset(tmp_path / "3.0") as source,
+        pytest.raises(UsageError, match=r"the scene's x in \[-2, 2\], found -?2\."),
+    ):
+        convert(source, tmp_path / "e.npz", "temporal-causal3dident")
+
+
+def test_the_box_names_a_shape_that_does_not_vary(tmp_path):
+    knots = load_model("3didentbox-hues-positions-rotations-1")
+    knots = dataclasses.replace(knots, preset=dataclasses.replace(knots.preset, shape="knot"))
+    as_rendered(tmp_path / "d", 6, sampling=Sampling(knots, view="second"))
+    with open_dataset(tmp_path / "d") as source:
+        convert(source, tmp_path / "out", "3didentbox")
+    assert set(open_dataset(tmp_path / "out").values("shape")) == {"knot"}
 
 
 def save_npz(path, compressed=False, **arrays):
