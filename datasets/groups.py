@@ -44,6 +44,7 @@ class ImageGroups(BatchDataset):
         batch_size: int = 512,
         batches: int | None = None,
         seed: int = 0,
+        environment: str | None = None,
         pin_memory: bool = False,
     ) -> None:
         """Find the groups of a dataset.
@@ -56,6 +57,7 @@ class ImageGroups(BatchDataset):
             batch_size: the number of groups in a batch.
             batches: the number of batches in an epoch; None: as many as the groups fill.
             seed: the seed of their order.
+            environment: the name of an environment, whose groups alone are taken; None: all.
             pin_memory: a flag to put images into pinned memory, from which a GPU copies faster.
 
         Raises:
@@ -82,6 +84,10 @@ class ImageGroups(BatchDataset):
         first = torch.arange(max(0, len(self.dataset) - self.length + 1))
         frame = first % frames
         self._first = first[frame + self.length <= frames]
+        if environment is not None:
+            self.dataset.in_environment(environment)  # refuses what is none
+            number = self.dataset.environments.index(environment)
+            self._first = self._first[self.dataset.environment[self._first] == number]
         if len(self._first) < batch_size:
             raise DatasetError(
                 f"{self.dataset.root} holds {len(self._first)} groups of {self.length} images, "

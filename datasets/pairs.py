@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from threedident.datasets.dataset import ThreeDIdent, require_images
 from threedident.datasets.formats.family import FamilySource
+from threedident.datasets.formats.grouping import grouping
 from threedident.distributions import Distribution, PairProcess, Uniform, check_matchable
 from threedident.distributions.spaces import Box, Space
 from threedident.errors import DatasetError, MatchingWarning, MissingExtraError, UsageError
@@ -176,11 +177,11 @@ class PositivePairs(BatchDataset):
 
     def _recorded_process(self) -> PairProcess | None:
         """The process that a dataset of pairs was rendered from; None for single images."""
-        sampling = self.dataset.sampling
-        if sampling is not None and sampling.frames > 1:
+        kind, frames = grouping(self.dataset.source)
+        if frames > 1:
             raise UsageError(
-                f"the images of {self.dataset.root} belong together ({sampling.group}): "
-                "ImageGroups makes batches of them"
+                f"the images of {self.dataset.root} belong together ({kind}): ImageGroups makes "
+                'batches of them, and experiments train on them by data.pairs = "groups"'
             )
         manifest = self.dataset.source.manifest
         return manifest.pair_process if manifest else None

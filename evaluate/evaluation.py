@@ -39,7 +39,7 @@ from threedident.evaluate.scores_file import (
     ScoresFile,
     SubmissionRecord,
 )
-from threedident.evaluate.scoring import score
+from threedident.evaluate.scoring import check_bootstrap, score
 from threedident.evaluate.seen import check_seen
 from threedident.evaluate.submissions.submission import Submission, digest
 from threedident.evaluate.test_set import TestSet
@@ -206,6 +206,7 @@ def evaluate_inputs(
     memory_limit: float = MEMORY_LIMIT,
 ) -> EvaluationResult:
     """Evaluate as `evaluate` does, given checked inputs; their notes are the caller's to show."""
+    check_bootstrap(bootstrap)  # before the images are encoded
     options = ScoringOptions(inputs.metrics, folds, bootstrap, seed)
     limits = Limits(time_limit, memory_limit, batch_size)
     data, encoding = _encode(inputs, inputs.data, limits, seed)

@@ -201,11 +201,20 @@ def _check_arguments(
     check_metrics(names)
     if folds not in FOLDS:
         raise UsageError(f"folds must be one of {', '.join(map(repr, FOLDS))}, found {folds!r}")
+    check_bootstrap(draws)
+    check_seed(seed)
+
+
+def check_bootstrap(draws: int) -> None:
+    """Refuse a number of bootstrap replicates from which no interval can be made.
+
+    Raises:
+        UsageError: it is neither 0 nor large enough.
+    """
     if draws != 0 and draws < _LEAST_REPLICATES:
         raise UsageError(
             f"bootstrap must be 0 (no intervals) or at least {_LEAST_REPLICATES}, found {draws}"
         )
-    check_seed(seed)
 
 
 def check_seed(seed: int) -> None:

@@ -142,10 +142,15 @@ class Content:
         share = self.sampling.held_share(seed=self.seed, split=self.split)
         if not share:
             return None
+        examples = []
+        for name, by in self.sampling.shifts().items():
+            low, high = self.sampling.model[name].range
+            low, high = low - min(by, 0.0), high - max(by, 0.0)
+            examples.append(f'{name} = {{ kind = "uniform", low = {low:g}, high = {high:g} }}')
         return (
             f"in about {share:.1%} of the images a shift would take a variable out of its range, "
-            "and it ends at the range's end. To keep the whole shift, draw from a narrower part of "
-            'the range, as by { kind = "uniform", low = -1.0, high = 0.8 } in the model\'s file'
+            "and it ends at the range's end. To keep the whole shift, give the variable a "
+            f"mechanism that leaves room for it in the model's file, such as {', '.join(examples)}"
         )
 
     def _some_rows(self) -> npt.NDArray[np.float32]:
@@ -161,9 +166,13 @@ class Content:
             raw = self.preset.hold_fixed(raw)
         return self.preset.to_scene(raw[:: max(1, len(raw) // _LOOKED_AT)])
 
-    def frame_warning(self) -> str | None:
-        """Word a warning where an object is out of sight in many images; None where it is not."""
-        rows = self._some_rows()
+    def frame_warning(self, rows: npt.NDArray[np.float32] | None = None) -> str | None:
+        """Word a warning where an object is out of sight in many images; None where it is not.
+
+        Args:
+            rows: the scene rows (N, W) of some images. None: some of the content's own.
+        """
+        rows = self._some_rows() if rows is None else rows
         builder = SceneBuilder(self.preset)
         points = [enclosing_points(mesh.vertices) for mesh in builder.meshes]
         missed = [

@@ -734,7 +734,8 @@ def _from_table(name: str, entry: MeshFile) -> Mesh:
         raise UsageError(
             f"the shape {name!r} is a mesh file of your own, {entry.file}, and there is no such "
             "file: put it beside the file that names it, or into this folder, or write its path "
-            f"into [shape_table.{name}]. The toolkit brings no mesh of this name"
+            "into its table in shape_table ([shape_table.NAME] of a preset, "
+            "[scene.shape_table.NAME] of a model). The toolkit brings no mesh of this name"
         )
     try:
         mesh = load_mesh(entry.file)

@@ -175,7 +175,7 @@ class RenderRequest:
     def _sampling(self) -> Sampling | None:
         """The sampling of a causal model, where one is given."""
         if self.model is None:
-            names = [name for name in _OF_A_MODEL if self._differs(name)]
+            names = [_spelled(name) for name in _OF_A_MODEL if self._differs(name)]
             if names:
                 raise UsageError(
                     f"{', '.join(names)} can only be had of a causal model: add one, such as "
@@ -183,7 +183,9 @@ class RenderRequest:
                 )
             return None
         others = [
-            name for name in _NOT_WITH_A_MODEL if getattr(self, name) != {} and self._differs(name)
+            _spelled(name)
+            for name in _NOT_WITH_A_MODEL
+            if getattr(self, name) != {} and self._differs(name)
         ]
         if others:
             raise UsageError(
@@ -415,7 +417,9 @@ _CAN_BE_NONE = ("n", "steps", "workers", "shard_size", "images_per_worker")
 
 
 def _spelled(name: str) -> str:
-    return f"--{name}" if name in ("n", "steps") else name
+    options = {"environments": "environment", "fixed": "fix"}
+    typed = ("n", "steps", "do", "counterfactual", "views", "environments", "fixed")
+    return f"--{options.get(name, name)}" if name in typed else name
 
 
 def _hint(name: str, value: Any) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 
+from threedident.causal import Sampling
 from threedident.datasets.formats.export_record import Split
 from threedident.factors import FACTORS, NUM_FACTORS
 from threedident.storage.manifest import Manifest
 from threedident.version import toolkit_version
 
 _MARK = "<!-- 3dident-card "
+_TARGETS = "1 where a variable was intervened on, else 0"
 _SIZES = (10**3, 10**4, 10**5, 10**6, 10**7, 10**8, 10**9)
 
 
@@ -124,6 +127,8 @@ def _about(split: Split) -> str:
                 f"images 2i and 2i + 1 are a positive pair, z~ from "
                 f"`{manifest.pair_process.conditional}`; keep the order, or shuffle pairs",
             )
+        if manifest.sampling is not None:
+            _add_sampling(add, manifest.sampling)
         add("engine", f"{engine['name']} {engine['version']} on {engine['device']}")
         add("quality", engine["quality"])
         add("rendered", f"{manifest.created}, 3DIdent toolkit {manifest.toolkit}")
@@ -136,6 +141,25 @@ def _about(split: Split) -> str:
         add("std of each channel", f"{rounded[1]}, the mean over images of the std within one")
     add("all of this for programs", f"`3dident-{split.name}.json`")
     return "\n".join(lines)
+
+
+def _add_sampling(add: Callable[[str, object], None], sampling: Sampling) -> None:
+    """Say what was drawn of a causal model, and which image is which."""
+    frames, names = sampling.frames, sampling.environments
+    add("causal model", f"{sampling.model.name}; its law is in the JSON file")
+    if names:
+        place = "i" if frames == 1 else f"floor(i / {frames})"
+        add("environments", f"image i is of number {place} mod {len(names)} of {', '.join(names)}")
+    if sampling.do:
+        add("interventions", f"do `{json.dumps(dict(sampling.do))}`")
+    group = {
+        "counterfactual": "image 2i + 1 is the counterfactual of image 2i: "
+        f"`{json.dumps(dict(sampling.counterfactual))}`",
+        "views": f"image 2i + 1 is a second view of image 2i, by the views {sampling.view}",
+        "sequence": f"images {frames}s to {frames}s + {frames - 1} are sequence s",
+    }
+    if sampling.group in group:
+        add("groups", f"{group[sampling.group]}; keep the order, or shuffle whole groups")
 
 
 def _columns(split: Split) -> str:
@@ -153,6 +177,7 @@ def _columns(split: Split) -> str:
         ]
         if variables:
             lines.append(f"| `variables` | {len(variables)} float32 | {of_model} |")
+            lines.append(f"| `targets` | {len(variables)} float32 | {_TARGETS} |")
     else:
         lines = [
             "| file | type | content |",
@@ -164,6 +189,7 @@ def _columns(split: Split) -> str:
         ]
         if variables:
             lines.append(f"| `KEY.variables.npy` | ({len(variables)},) float32 | {of_model} |")
+            lines.append(f"| `KEY.targets.npy` | ({len(variables)},) float32 | {_TARGETS} |")
     return "\n".join(["## Content", "", *lines, "", "Images are in order."])
 
 

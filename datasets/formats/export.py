@@ -86,12 +86,13 @@ class ExportSource(Source):
                     f"{self.root}: files of another export, or damaged ones; write it again"
                 )
         if self.draws is not None:
-            expected = self.draws.variables
-            if not np.allclose(expected, self.vectors["variables"], rtol=0, atol=NEARLY):
-                raise DatasetError(
-                    f"{folder / DATA}: the variables of the split {split.name} are not those that "
-                    f"the model in {self.root} gives: damaged files; write it again"
-                )
+            for name in ("variables", "targets"):
+                expected = getattr(self.draws, name)
+                if not np.allclose(expected, self.vectors[name], rtol=0, atol=NEARLY):
+                    raise DatasetError(
+                        f"{folder / DATA}: the {name} of the split {split.name} are not those that "
+                        f"the model in {self.root} gives: damaged files; write it again"
+                    )
         self.image(0)  # is there, and of the shape that is promised
 
     @abc.abstractmethod
@@ -135,7 +136,7 @@ def vector_lengths(manifest: Manifest | None) -> dict[str, int]:
     """
     lengths = {"raw_latents": NUM_FACTORS, "latents": NUM_FACTORS}
     if manifest is not None and manifest.variable_count is not None:
-        lengths["variables"] = manifest.variable_count
+        lengths["variables"] = lengths["targets"] = manifest.variable_count
     return lengths
 
 
@@ -144,6 +145,7 @@ def vectors_of(source: Source) -> dict[str, Float32]:
     vectors = {"raw_latents": source.raw_latents, "latents": source.latents}
     if source.draws is not None:
         vectors["variables"] = source.draws.variables
+        vectors["targets"] = source.draws.targets.astype(np.float32)
     return vectors
 
 

@@ -1,4 +1,4 @@
-"""The groups that a dataset's images come in: what belongs together, and how many images that is."""
+"""The groups that a dataset's images come in: what belongs together."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from threedident.datasets.formats.grouping import grouping
 from threedident.datasets.formats.source import Source
 from threedident.render.figures import contact_sheet
 
@@ -24,18 +25,18 @@ def preview(source: Source, count: int = 25) -> Image.Image:
         source: the dataset.
         count: the number of images, or of so many as fill the last row.
     """
-    total, sampling = len(source), source.manifest.sampling if source.manifest else None
-    frames = sampling.frames if sampling else 1
-    if sampling is None or frames == 1:
+    total, (kind, frames) = len(source), grouping(source)
+    if frames == 1:
         numbers = list(range(min(count, total)))
         return contact_sheet(source.images(numbers), [f"{i}" for i in numbers])
     across = min(frames, _FRAMES)
     items = range(min(max(1, count // across), -(-total // frames)))
     numbers = [i * frames + t for i in items for t in range(across) if i * frames + t < total]
-    columns = across if sampling.group == "sequence" else 2 * _PAIRS
-    names = {"counterfactual": ("", "'"), "views": ("a", "b")}.get(sampling.group)
+    columns = 2 * _PAIRS if frames == 2 and kind != "sequence" else across
+    names = {"counterfactual": ("", "'"), "views": ("a", "b")}.get(kind)
+    unit = "t = " if kind == "sequence" else ""
     labels = [
-        f"{i // frames}{names[i % frames]}" if names else f"{i // frames}: t = {i % frames}"
+        f"{i // frames}{names[i % frames]}" if names else f"{i // frames}: {unit}{i % frames}"
         for i in numbers
     ]
     return contact_sheet(source.images(numbers), labels, columns=columns)

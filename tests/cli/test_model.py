@@ -80,7 +80,7 @@ def test_it_writes_the_picture(cli, own):
 @pytest.mark.parametrize(
     "words, text",
     [
-        (["nothing"], "unknown model 'nothing': expected one of 3didentbox"),
+        (["nothing"], "unknown model 'nothing': Expected the path"),
         (["missing.toml"], "cannot read model file missing.toml: there is no such file"),
         (["bad.toml"], "model file bad.toml: variables is missing"),
         (["own.toml", "--svg", "graph.png"], "--svg must end in .svg, found graph.png"),

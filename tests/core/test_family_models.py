@@ -370,7 +370,7 @@ def test_several_variants_at_once_and_a_users_file_on_a_base(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('base = "nothing"', "unknown model 'nothing': expected one of 3dident-views, 3didentbox-"),
+        ('base = "multimodal"', "unknown model 'multimodal': did you mean multimodal3dident"),
         ("base = 3", "base must be the name of a built-in model, found 3"),
         ("variants = 3", "variants must be a table of variants, found 3"),
         ("[variants]\na = 3", "variants.a must be a table"),

@@ -385,7 +385,7 @@ def test_a_preset_with_a_column_is_not_changed_to_one_shape():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"shapes": ["teapot", "hare"]}, r"'hare', which is neither built in .*shape_table.hare\]"),
+        ({"shapes": ["teapot", "hare"]}, r"'hare', which is neither .*scene\.shape_table\.NAME\]"),
         ({"shapes": "cube"}, "shapes must be a list"),
         ({"shapes": ["cube", "cube"]}, "shapes names one twice"),
         ({"materials": ["gold"]}, "materials must be one of rubber"),

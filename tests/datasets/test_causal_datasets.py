@@ -146,6 +146,29 @@ def test_groups_of_pairs(model, kind, tmp_path):
         PositivePairs(root)
 
 
+def test_groups_of_one_environment(model, tmp_path):
+    sampling = Sampling(model, ("observed", "red"), steps=4)
+    root = as_rendered(tmp_path / "d", 40, sampling=sampling)
+    groups = ImageGroups(root, batch_size=3, environment="red")
+    data = ThreeDIdent(root)
+    for number in range(groups.batches):
+        for numbers in groups.indices(0, number):
+            assert (data.environment[numbers] == 1).all()
+    assert groups.batches == 5 * 3 // 3
+    with pytest.raises(UsageError, match="no environment 'blue'"):
+        ImageGroups(root, batch_size=3, environment="blue")
+
+
+def test_the_card_of_an_export_says_which_image_is_which(model, tmp_path):
+    sampling = Sampling(model, ("observed", "red"), do={"y": 0.1}, steps=4)
+    root = as_rendered(tmp_path / "d", 40, sampling=sampling)
+    convert(open_dataset(root), tmp_path / "export", "parquet")
+    card = (tmp_path / "export" / "README.md").read_text()
+    assert "number floor(i / 4) mod 2 of observed, red" in card
+    assert "images 4s to 4s + 3 are sequence s" in card and 'do `{"y": 0.1}`' in card
+    assert "| `targets` |" in card and "causal model: small" in card
+
+
 def test_what_has_no_model_says_so(tmp_path):
     root = as_rendered(tmp_path / "d", 8)
     data = ThreeDIdent(root)
@@ -174,5 +197,12 @@ def test_best_r2_is_of_variables_that_stand_alone(model, tmp_path):
     plain = DatasetDir.open(as_rendered(tmp_path / "a", 8, sampling=Sampling(model))).manifest
     # x and kind have children; y and object_hue have parents; phi goes all the way round.
     assert plain.best_r2 == {"background_hue": load_preset("3dident").best_r2["background_hue"]}
+    alone = as_rendered(tmp_path / "i", 8, sampling=Sampling(model, ("independent",)))
+    assert set(DatasetDir.open(alone).manifest.best_r2) == {
+        "x",
+        "y",
+        "object_hue",
+        "background_hue",
+    }
     do = DatasetDir.open(as_rendered(tmp_path / "b", 8, sampling=Sampling(model, do={"x": 0})))
     assert not do.manifest.best_r2 and "interventions" in do.manifest.why_no_best_r2

@@ -81,7 +81,7 @@ def test_n_counts_items(tmp_path):
     ("arguments", "message"),
     [
         ({"preset": "3dident-wrapped"}, "leave out preset"),
-        ({"fixed": {"x": 0.0}}, "leave out fixed"),
+        ({"fixed": {"x": 0.0}}, "leave out --fix"),
         ({"environments": ("blue",)}, "observed, independent, red"),
         ({"do": {"hue": 1}}, "'hue' is no variable"),
         ({"do": {"x": 5}}, r"a value in \[-2, 2\] for x, found 5"),
@@ -103,12 +103,13 @@ def test_what_does_not_fit_is_refused(arguments, message):
 
 
 def test_options_of_a_model_need_one():
-    with pytest.raises(UsageError, match="add one, such as --model"):
+    with pytest.raises(UsageError, match="--do can only be had of a causal model: add one"):
         bind_request("nowhere", 10, do={"x": 0.3}).content()
 
 
 def test_a_shift_that_ends_at_the_range_warns_with_its_share():
-    with pytest.warns(RenderWarning, match=r"in about 4\.\d% of the images"):
+    hint = r"in about 4\.\d% of the images .* low = -2, high = 1\.8"
+    with pytest.warns(RenderWarning, match=hint):
         bind_request("nowhere", 10, model=MODEL, do={"x": {"shift": 0.2}}).prepare()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -148,6 +149,8 @@ def test_the_command_renders_extends_and_refuses(tmp_path):
         main, ["render", "--model", str(MODEL), "--n", "2", *small, "--views", "--out", f"{out}-v"]
     )
     assert views.exit_code == 0, views.output
+    both = run.invoke(main, [*command, "--preset", "3dident", "--out", f"{out}-b"])
+    assert both.exit_code == 2 and "--preset would do nothing" in both.output
     unknown = run.invoke(main, ["render", "--model", "nothing", "--n", "2", "--out", f"{out}-u"])
     assert unknown.exit_code == 2 and "unknown model" in unknown.output
     assert not Path(f"{out}-u").exists()

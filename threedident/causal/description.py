@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from threedident.causal.assumptions import Assumption, model_assumptions
@@ -154,6 +155,10 @@ def model_lines(model: CausalModel) -> Iterator[str]:
     yield model.name
     for text in (model.description, f"Sources: {model.sources}" if model.sources else ""):
         yield from _wrapped(text, "  ", "  ")
+    missing = [file for file in model.preset.mesh_files.values() if not Path(file).is_file()]
+    if missing:
+        text = f"Meshes of your own, which are not there yet: {', '.join(missing)}"
+        yield from _wrapped(text, "  ", "    ")
     yield ""
     yield from _variables(about)
     for name, law in about["environments"].items():

@@ -7,6 +7,7 @@ A file may name a built-in model as its `base`, and then states what differs. It
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Mapping
 from importlib import resources
@@ -102,9 +103,11 @@ def _built_in(name: str) -> dict[str, Any]:
                     for variant in chosen:
                         data = _with_variant(data, variants[variant])
                     return data
+    close = difflib.get_close_matches(name, model_names(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
     raise UsageError(
-        f"unknown model {name!r:.80}: expected one of {', '.join(model_names())}, or the path of a "
-        ".toml file"
+        f"unknown model {name!r:.80}: {hint}Expected the path of a .toml file, or one of the names "
+        "that `3dident model` lists"
     )
 
 

@@ -389,7 +389,7 @@ def order(names: Iterable[str], mechanisms: Mechanisms, where: str) -> tuple[str
     try:
         return tuple(TopologicalSorter(needs).static_order())
     except CycleError as error:
-        cycle = " -> ".join(reversed(error.args[1]))
+        cycle = " -> ".join(error.args[1])
         raise UsageError(
             f"{where}: variables depend on each other in a circle: {cycle}. One of them must do "
             "without, or take the value of the frame before, as in previous(x)"

@@ -25,11 +25,12 @@ from threedident.causal.model import (
     order,
 )
 from threedident.errors import UsageError
-from threedident.factors import FACTOR_NAMES
+from threedident.factors import FACTOR_NAMES, FACTORS
 from threedident.plain_data import Misfit
 from threedident.presets import Preset, parse_preset
 
 _LARGEST = 1e4
+_UNITS = {factor.name: factor.unit for factor in FACTORS}
 _MOST_VARIABLES = 64
 _NAME = 40  # characters of a name
 _SCENE = (*FACTOR_NAMES, "shape", "material")  # of a scene's first object
@@ -178,6 +179,8 @@ def _variable(
             raise Misfit(f"{where}.scene must be [low, high], found {list(scene)}")
     if scene is None and renders not in ("", *FACTOR_NAMES) and base in FACTOR_NAMES:
         scene = preset.ranges[base]  # of a further object: not those of the first one's variable
+    if scene is None and domain.kind == "circular" and _UNITS.get(base) == "rad":
+        scene = (0.0, 2 * math.pi)  # so that the image comes round when the variable does
     if base in ("shape", "material"):
         known = preset.shapes if base == "shape" else preset.materials
         unknown = [value for value in domain.values if value not in known]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from threedident import plain_data
 from threedident.causal.mechanisms import Draw, Mechanism, Shift, Uniform
-from threedident.causal.model import OBSERVED, CausalModel, Mechanisms, order
+from threedident.causal.model import INDEPENDENT, OBSERVED, CausalModel, Mechanisms, order
 from threedident.causal.parsing import parse_interventions, parse_model
 from threedident.errors import UsageError
 from threedident.latents import SPLITS, check_seed_and_split
@@ -146,6 +146,11 @@ class Sampling:
                     graph[names.index(parent), names.index(name)] = True
         return graph | self.model.step_adjacency if self.group == "sequence" else graph
 
+    @property
+    def is_independent(self) -> bool:
+        """Whether it draws single images of the environment independent alone."""
+        return self.group == "single" and not self.do and self.environments == (INDEPENDENT,)
+
     def as_dict(self) -> dict[str, Any]:
         """The sampling as plain data, with the law of the model and without its scene."""
         return {
@@ -192,6 +197,15 @@ class Sampling:
                 noise[here] = drawn[there]
                 targets[here] = hit[there]
         return Draws(variables, noise, targets, environment, item, frame)
+
+    def shifts(self) -> dict[str, float]:
+        """The shifts of variables whose ranges have ends, by variable; the largest of several."""
+        found: dict[str, float] = {}
+        for number in range(max(1, len(self.environments))):
+            for name, mechanism in self._drawn(number, counterfactual=True).items():
+                if isinstance(mechanism, Shift) and self.model[name].kind == "continuous":
+                    found[name] = max(mechanism.by, found.get(name, 0.0), key=abs)
+        return found
 
     def held_share(self, *, seed: int = 0, split: str = "train") -> float:
         """The share of images in which a shift ends at a range's end, from 10,000 draws."""

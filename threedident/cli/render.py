@@ -202,6 +202,11 @@ def render(
             raise UsageError("a conditional is for positive pairs: add --pairs")
         if latents is not None and not pairs:
             refuse_unused([given[name] for name in ("seed", "split") if name in given])
+        if model.model is not None and "preset" in given:
+            raise UsageError(
+                "--model brings a scene of its own, so that --preset would do nothing: leave out "
+                "one of them"
+            )
         arguments |= {
             "out": out or _default_out(generator, split, how, pairs, model),
             "preset": generator.preset,

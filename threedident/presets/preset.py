@@ -519,7 +519,8 @@ def _shape_names(
             raise Misfit(
                 f"{where} names {name!r:.60}, which is neither built in "
                 f"({', '.join(BUILT_IN_SHAPES)}) nor in shape_table: for a mesh file of your own, "
-                f'add a table [shape_table.{name:.60}] with file = "..."'
+                "add a table for it to shape_table ([shape_table.NAME] of a preset, "
+                '[scene.shape_table.NAME] of a model) with file = "..."'
             )
     return names
 

@@ -30,6 +30,22 @@ MANIFEST = "dataset.json"
 #: What reading a damaged document raises.
 _DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
+#: Why no best R2 is known, by the source of the latents; and of a model, by what was drawn of it.
+_NO_BEST_R2 = {
+    "imported": "what drew the latents and rendered the images is not recorded",
+    "pairs": "the second images of pairs are not uniform, and the figures are of latents drawn "
+    "uniformly",
+    "file": "the latents were given, and the figures are of latents drawn uniformly",
+}
+_NO_BEST_R2_DRAWN = (
+    "the images are of interventions, in pairs or in sequences, and the figures are of the model's "
+    "own single images"
+)
+_NO_BEST_R2_ALONE = (
+    "the figures are of uniform variables that have neither parents nor children, and the model "
+    "has none of which one is known"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
@@ -111,35 +127,32 @@ class Manifest:
     def best_r2(self) -> Mapping[str, float]:
         """The best R2 that any encoder can reach, by factor; empty where it is not known.
 
-        A preset's figures hold for latents drawn uniformly, and of a model for those of its
-        variables that are uniform and have neither parents nor children. `why_no_best_r2` says
-        why they do not apply.
+        A preset's figures hold for latents drawn uniformly: of a model for those of its variables
+        that are uniform and have neither parents nor children, or in the environment independent.
+        `why_no_best_r2` says why they do not apply.
         """
-        preset = self.preset
-        return preset.best_r2 if preset and self.why_no_best_r2 is None else {}
+        return self._known_best_r2() if self.why_no_best_r2 is None else {}
 
     @property
     def why_no_best_r2(self) -> str | None:
         """The reason why `best_r2` is empty, as a clause; None where it is not."""
-        source = self.settings["latents"]["source"]
-        if self.sampling is not None and not self.sampling.is_plain:
-            return (
-                "the images are of interventions, in pairs or in sequences, and the figures are of "
-                "the model's own single images"
-            )
-        if source == "imported":
-            return "what drew the latents and rendered the images is not recorded"
-        if source == "pairs":
-            return (
-                "the second images of pairs are not uniform, and the figures are of latents drawn "
-                "uniformly"
-            )
-        if source == "file":
-            return "the latents were given, and the figures are of latents drawn uniformly"
-        preset = self.preset
-        if preset is None or not preset.best_r2:
-            return "the preset gives no best_r2"
+        source, sampling = self.settings["latents"]["source"], self.sampling
+        if source in _NO_BEST_R2:
+            return _NO_BEST_R2[source]
+        if sampling is not None and not (sampling.is_plain or sampling.is_independent):
+            return _NO_BEST_R2_DRAWN
+        if not self._known_best_r2():
+            return "the preset gives no best_r2" if sampling is None else _NO_BEST_R2_ALONE
         return None
+
+    def _known_best_r2(self) -> Mapping[str, float]:
+        """The best R2 of the preset, for variables that are as it takes them."""
+        preset = self.preset
+        if preset is None:
+            return {}
+        if self.sampling is not None and self.sampling.is_independent:
+            return preset.computed_best_r2()
+        return preset.best_r2
 
     @property
     def resolution(self) -> int:

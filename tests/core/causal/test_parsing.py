@@ -456,9 +456,7 @@ def test_a_file_that_does_not_fit_is_named(tmp_path, content, text):
 
 @pytest.mark.parametrize("name", ["", "own", "models/own", 3, "../x", "x.toml.txt", "_3didentbox"])
 def test_an_unknown_name_lists_the_known_ones(name):
-    with pytest.raises(
-        UsageError, match=f"unknown model.*{model_names()[0]}.*path of a .toml file"
-    ):
+    with pytest.raises(UsageError, match=r"unknown model.*path of a \.toml file"):
         load_model(name)
 
 

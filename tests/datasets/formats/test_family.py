@@ -707,7 +707,7 @@ def test_pairs_that_are_matched_across_classes_come_with_a_warning(made):
     with pytest.warns(MatchingWarning, match="the two images of a pair can differ in shape"):
         PositivePairs(path, conditional=Normal(1.0), batch_size=4)
     _, path = made("3didentbox", "box")
-    with pytest.warns(MatchingWarning, match="can differ in material"):
+    with pytest.raises(UsageError, match=r"belong together \(views\): ImageGroups"):
         PositivePairs(path, conditional=Normal(1.0), batch_size=4)
 
 
