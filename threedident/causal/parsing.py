@@ -176,8 +176,8 @@ def _variable(
         scene = _pair(scene, f"{where}.scene")
         if scene[0] > scene[1]:
             raise Misfit(f"{where}.scene must be [low, high], found {list(scene)}")
-    elif base in FACTOR_NAMES and renders not in FACTOR_NAMES:
-        scene = preset.ranges[base]  # of another object: the first one's variable may change it
+    if scene is None and renders not in ("", *FACTOR_NAMES) and base in FACTOR_NAMES:
+        scene = preset.ranges[base]  # of a further object: not those of the first one's variable
     if base in ("shape", "material"):
         known = preset.shapes if base == "shape" else preset.materials
         unknown = [value for value in domain.values if value not in known]
