@@ -27,6 +27,7 @@ from threedident.distributions import PairProcess, Uniform, check_matchable
 from threedident.distributions.spaces import Box
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
+from threedident.factors import FACTOR_NAMES
 from threedident.latents import latents_digest
 
 Tensors = tuple[torch.Tensor, ...]
@@ -313,6 +314,7 @@ def _images(
     names = [None if each.preset is None else each.preset.name for each in (dataset, scored)]
     if names[0] != names[1]:
         notes.append(f"trained on images of the preset {names[0]}, scored on those of {names[1]}")
+    notes += _notes_of_model(scored)
     about: dict[str, Any] = {
         "observations": "images",
         "images": len(dataset),
@@ -339,3 +341,30 @@ def _images(
     return Problem(
         n, source, None, scored, experiment, normalization, about, processes, tuple(notes)
     )
+
+
+def _notes_of_model(dataset: ThreeDIdent) -> list[str]:
+    """A note where a causal model's variables are more than the ten numbers that are scored."""
+    if dataset.model is None:
+        return []
+    names = set(dataset.factor_names)
+    classes = [
+        each.name
+        for each in dataset.model.variables
+        if each.kind == "discrete" and each.renders and each.renders not in FACTOR_NAMES
+    ]
+    circular = [
+        each.name
+        for each in dataset.model.variables
+        if each.kind == "circular" and each.renders in names
+    ]
+    parts = [
+        *([f"{', '.join(classes)} not at all"] if classes else []),
+        *([f"{', '.join(circular)} as numbers that do not come round"] if circular else []),
+    ]
+    if not parts:
+        return []
+    return [
+        f"R2 and MCC are of the scene's factors in {dataset.root}: {'; '.join(parts)}. "
+        "`3dident evaluate` scores the variables of the model by their kinds"
+    ]

@@ -81,7 +81,8 @@ def check_independent(first: Manifest | None, second: Manifest | None, second_na
         raise UsageError(f"--independent {second_name} is of no causal model. {cure}")
     one, other = (
         {
-            "model": manifest.sampling.model.law() if manifest.sampling else {},
+            # Not its environments, views and interventions: those are of what is drawn of it.
+            "variables": manifest.sampling.model.law()["variables"] if manifest.sampling else {},
             "scene": {k: v for k, v in manifest.settings["preset"].items() if k != "name"},
             "mesh_sha256": manifest.settings["mesh_sha256"],
             "resolution": manifest.resolution,

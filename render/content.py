@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,26 @@ class Content:
             f"in about {share:.1%} of the images a shift would take a variable out of its range, "
             "and it ends at the range's end. To keep the whole shift, give the variable a "
             f"mechanism that leaves room for it in the model's file, such as {', '.join(examples)}"
+        )
+
+    def circle_warning(self) -> str | None:
+        """Word a warning where a circular variable's image does not come round; None elsewhere."""
+        if self.sampling is None:
+            return None
+        model = self.sampling.model
+        jumps = []
+        for variable in model.variables:
+            low, high = model.scene_range(variable)
+            turns = (high - low) / (2 * math.pi)
+            whole = turns > 0.5 and abs(turns - round(turns)) < 1e-3
+            if variable.kind == "circular" and variable.renders and not whole:
+                jumps.append(f"{variable.name} ({low:.4g} to {high:.4g})")
+        if not jumps:
+            return None
+        return (
+            f"{', '.join(jumps)}: the variable is circular, but its scene values are not a whole "
+            "turn, so that images jump where the circle closes. Give it scene = "
+            "[0.0, 6.283185307179586], or make it continuous"
         )
 
     def _some_rows(self) -> npt.NDArray[np.float32]:

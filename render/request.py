@@ -249,6 +249,7 @@ class RenderRequest:
         texts = [
             self._fixed_warning(content),
             content.held_warning(),
+            content.circle_warning(),
             *content.mesh_warnings(),
             content.frame_warning(),
         ]

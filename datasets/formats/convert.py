@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from threedident.causal import OBSERVED
 from threedident.datasets.formats.export import export
 from threedident.datasets.formats.family import WRITERS, FamilySource, ModelSource
 from threedident.datasets.formats.family.multimodal3dident import FORM as MULTIMODAL
@@ -111,6 +112,12 @@ def _of_family(source: Source, form: str) -> FamilySource:
             "columns for one: another form, such as webdataset, keeps all of them"
         )
     if source.draws is not None:
+        sampling = source.manifest.sampling if source.manifest else None
+        if sampling is not None and (sampling.do or sampling.environments not in ((), (OBSERVED,))):
+            Progress.print(
+                f"{source.root} has interventions (environments or do): the layout {form} keeps "
+                "their images, and has no place for which is which"
+            )
         return ModelSource(source)
     raise UsageError(
         f"{source.root} has no variables but the ten latents: the layout {form} is for datasets of "

@@ -231,6 +231,11 @@ def _generator(run: Run, root: Path | None) -> Preset:
         latents = manifest.settings["latents"]["source"] if manifest else "file"
     elif data.preset is not None and _fits_its_name(data):
         preset = load_preset(data.preset)
+    if latents == "model":
+        raise UsageError(
+            f"{run.folder}: its test set is of a causal model, of which no fresh images are "
+            "rendered. Render one with another --seed, and evaluate the encoder on that"
+        )
     if preset is None or preset.mesh_files or latents != "seed":
         raise UsageError(
             f"{run.folder}: what rendered its test set is not known, or is no built-in preset and "

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.fake_dataset import as_rendered
 from helpers.matching import brute_force, exact_weights, uniform
 from helpers.pairs import run
 from PIL import Image
 
 from threedident.baselines.data import _LATENTS
 from threedident.baselines.reproduce.studies import STUDIES
+from threedident.causal import Sampling, load_model
 from threedident.datasets import (
     Box,
     Laplace,
@@ -191,3 +193,14 @@ def test_why_some_conditionals_cannot_be_resampled(dataset):
 )
 def test_commands_that_do_not_fit(dataset, words, message):
     assert message in run(dataset.root, *words, code=2).output
+
+
+def test_images_of_a_causal_model_are_matched_with_a_word(tmp_path):
+    model = load_model(Path(__file__).parents[1] / "data" / "model.toml")
+    as_rendered(tmp_path / "single", 40, sampling=Sampling(model))
+    words = ("--conditional", "normal", "--sigma", 0.3, "--draws", 100)
+    done = run(tmp_path / "single", *words)
+    assert "can differ in kind" in done.stderr
+    as_rendered(tmp_path / "views", 40, sampling=Sampling(model, view="hues"))
+    done = run(tmp_path / "views", *words, code=2)
+    assert "belong together (views)" in done.output

@@ -116,6 +116,17 @@ def test_a_shift_that_ends_at_the_range_warns_with_its_share():
         bind_request("nowhere", 10, model=MODEL, do={"x": {"shift": 0.0}}).prepare()
 
 
+def test_a_circle_that_does_not_close_in_the_image_warns(tmp_path):
+    text = '[variables.object_hue]\nkind = "circular"\nmechanism = { kind = "uniform" }\n'
+    (tmp_path / "round.toml").write_text(text)
+    (tmp_path / "open.toml").write_text(text + "scene = [0.0, 3.0]\n")
+    with pytest.warns(RenderWarning, match=r"object_hue \(0 to 3\): the variable is circular"):
+        bind_request("nowhere", 10, model=tmp_path / "open.toml").prepare()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bind_request("nowhere", 10, model=tmp_path / "round.toml").prepare()
+
+
 def test_interventions_of_the_command_line():
     parsed = parse_interventions("--do", ("x=0.3", "y+=0.2", "z -= 1", "kind=odd", "w=uniform"))
     assert parsed == {

@@ -11,6 +11,9 @@ import pytest
 
 pytest.importorskip("warp")
 
+from helpers.causal import model
+
+from threedident.causal import Sampling
 from threedident.datasets import RenderedPairs
 from threedident.distributions import Normal
 from threedident.errors import UsageError
@@ -263,11 +266,13 @@ def test_settings_record_the_meshes_by_name(tmp_path):
     assert str(tmp_path) not in json.dumps(settings)
     plain = dataset_settings(EngineSettings(BASE, engine="direct"), seed=0, split="train")
     assert plain["mesh_sha256"] is None
-    rows = rows_of(preset, 8)
-    assert Content(preset).frame_warning(rows) is None
-    rows[:, 1] = 1e3
-    assert "the object is wholly outside" in str(Content(preset).frame_warning(rows))
     assert Content(preset).mesh_warnings() == []
+    scene = {"shapes": ["teapot", "hare"], "ground": ["cow"], "shape_table": table}
+    for end, seen in ((0.5, True), (1e3, False)):
+        near = {"y": {"mechanism": {"kind": "uniform"}, "scene": [end, end]}}
+        sampling = Sampling(model(near, scene=scene))
+        warning = Content(sampling.model.preset, sampling=sampling).frame_warning()
+        assert warning is None if seen else "the object is wholly outside" in str(warning)
 
 
 def test_a_dataset_with_a_shape_table_goes_on_with_its_files_alone(cli, tmp_path):

@@ -276,6 +276,11 @@ class CausalModel:
                 raw[:, FACTOR_NAMES.index(variable.renders)] = share
         return np.clip(raw, -1, 1).astype(np.float32)
 
+    def scene_range(self, variable: Variable) -> tuple[float, float]:
+        """The scene values (m, rad) at the ends of a variable's range; (0, 0) if it sets none."""
+        base = base_column(variable.renders)
+        return variable.scene or self.preset.ranges.get(base, (0.0, 0.0))
+
     def scene_rows(self, variables: npt.ArrayLike) -> Float32:
         """The rows (N, W) that engines render, of variables (N, D): see `Preset.columns`."""
         values = np.asarray(variables, np.float64)

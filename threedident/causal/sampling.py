@@ -208,7 +208,10 @@ class Sampling:
         return found
 
     def held_share(self, *, seed: int = 0, split: str = "train") -> float:
-        """The share of images in which a shift ends at a range's end, from 10,000 draws."""
+        """The share of images in which a shift ends at a range's end, from 10,000 draws.
+
+        Of counterfactual pairs these are the second images, otherwise all of them.
+        """
         shifted = [
             (name, mechanism)
             for number in range(max(1, len(self.environments)))
@@ -217,10 +220,8 @@ class Sampling:
         ]
         if not shifted:
             return 0.0
-        drawn = dataclasses.replace(self, view=None, steps=1)
-        last, frames = drawn.frames - 1, drawn.frames
-        numbers = range(last, 10_000 * frames, frames)
-        values = drawn.draw(numbers, seed=seed, split=split).variables
+        numbers = range(1, 20_000, 2) if self.counterfactual else range(10_000)
+        values = self.draw(numbers, seed=seed, split=split).variables
         held = np.zeros(len(values), bool)
         for name, mechanism in shifted:
             variable = self.model[name]

@@ -316,6 +316,24 @@ def _examine_matched(
 
         with open_dataset(dataset) as source:
             latents = source.raw_latents[:, list(columns)]
+            sampling = source.manifest.sampling if source.manifest else None
+            classes = [
+                each.name
+                for k, each in enumerate(sampling.model.variables if sampling else ())
+                if each.kind == "discrete"
+                and source.draws is not None
+                and np.ptp(source.draws.variables[:, k]) > 0
+            ]
+        if sampling is not None and sampling.frames > 1:
+            raise UsageError(
+                f"the images of {dataset} belong together ({sampling.group}): pairs are matched "
+                "among single images"
+            )
+        if classes:
+            say(
+                "warning: pairs are matched by the ten factors alone: the two images of a pair can "
+                f"differ in {', '.join(classes)}"
+            )
     process = PairProcess(Box(len(names)), conditional.parse(names))
     check_matchable(process.conditional, latents, names)
 

@@ -425,6 +425,17 @@ def test_the_share_that_a_shift_holds_at_the_end():
 # Views
 
 
+def test_the_share_that_a_shift_holds_is_of_all_images_of_pairs_and_sequences():
+    law = {"mechanism": UNIFORM, "transition": {"kind": "step", "goal": "previous(x)", "std": 0.01}}
+    style = {"kind": "truncated_normal", "mean": "first(x)", "std": 0.1}
+    drifting = model({"x": law}, views={"near": {"x": style}})
+    for more in ({"steps": 20}, {"view": "near"}):
+        sampling = Sampling(drifting, do={"x": {"shift": 0.2}}, **more)
+        values = sampling.draw(range(10_000), **TRAIN).variables
+        assert sampling.held_share() == pytest.approx((values == 1).mean(), abs=1e-9)
+    assert Sampling(drifting, do={"x": {"shift": 0.2}}, steps=20).held_share() > 0.5
+
+
 def test_views_have_their_roles():
     sampling = Sampling(whole(), view="style")
     values, _ = columns(sampling, 20_000)
@@ -729,3 +740,12 @@ def test_a_range_is_mapped_to_its_scene_values():
 def test_a_model_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         whole().name = "other"
+
+
+def test_the_range_of_another_object_is_that_of_the_scene():
+    variables = {"x": {"mechanism": UNIFORM, "scene": [-1, 1]}, "x_2": {"mechanism": UNIFORM}}
+    two = model(variables, scene={"objects": 2})
+    rows = two.scene_rows([[1.0, 1.0]])
+    assert rows[0, 0] == 1
+    assert rows[0, two.preset.columns.index("x_2")] == two["x_2"].scene[1] == 3
+    assert parse_model(two.as_dict(), "again") == two
