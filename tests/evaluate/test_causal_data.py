@@ -246,7 +246,7 @@ def test_reference_encoders_are_the_same_on_both(roots):
     ("name", "message"),
     [
         ("plain", "is of no causal model. Render one: `3dident render --model small.toml --envi"),
-        ("other", "is of another generator than the test set: they differ in model.variables.y"),
+        ("other", "is of another generator than the test set: they differ in variables.y"),
         ("large", "is of another generator than the test set: they differ in resolution"),
         ("test", "has no independent variables: variables depend on others: y on x"),
         ("red", "has no independent variables: it mixes environments"),
