@@ -15,6 +15,8 @@ from threedident.causal.files import joined
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
 
+pytestmark = pytest.mark.slow  # many draws and fits
+
 COUNT = 100_000
 BLOCKS = {
     "rotations": ("phi", "theta", "spotlight_position"),

@@ -17,6 +17,8 @@ from threedident.datasets.model_fit import fit_release, scene_ranges
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES
 
+pytestmark = pytest.mark.slow  # many draws and fits
+
 MODEL = "causal3dident-recalled-primitives"
 TERMS = (
     "sin(pi / 2 * spotlight_position)",

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import linear_r2, nonlinear_r2, r2_beyond_parents
 
+pytestmark = pytest.mark.slow  # many draws and fits
+
 MECHANISMS = {
     "linear": lambda a, b: 0.8 * a - 0.6 * b,
     "nonlinear": lambda a, b: np.sin(3 * a) * np.cos(2 * b),

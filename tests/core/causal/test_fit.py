@@ -10,6 +10,8 @@ from threedident.causal.fit import FITS, fit_truncated_normals, model_file
 from threedident.causal.quantiles import truncated_normal
 from threedident.errors import UsageError
 
+pytestmark = pytest.mark.slow  # many draws and fits
+
 ROOTS = ("spotlight_position", "spotlight_hue", "background_hue")
 COUNT = 20_000
 
