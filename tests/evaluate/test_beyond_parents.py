@@ -98,17 +98,17 @@ def test_the_order_of_factors_and_of_parents_does_not_matter(seed, order):
     assert np.allclose(before, after, rtol=0, atol=1e-6)
 
 
-@given(seeds, st.floats(0, 6))
-@settings(max_examples=8)
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("origin", [1.0, 4.0])
 def test_angles_as_parents_and_children_have_no_origin(seed, origin):
     generator = np.random.default_rng(seed)
-    parent = generator.uniform(0, 2 * np.pi, 100)
-    child = np.mod(parent + generator.normal(0, 0.5, 100), 2 * np.pi)
+    parent = generator.uniform(0, 2 * np.pi, 300)
+    child = np.mod(parent + generator.normal(0, 0.5, 300), 2 * np.pi)
     z, codes = np.stack([parent, child], 1), np.stack([np.cos(child), np.sin(parent)], 1)
     moved = np.mod(z + origin, 2 * np.pi)
     scores = [r2_beyond_parents(a, codes, ([], [0]), kinds=["circular"] * 2) for a in (z, moved)]
     # The widths of kernels see the coordinates one by one, so that rounding is not all.
-    assert np.allclose(scores[0].per_factor, scores[1].per_factor, atol=0.15)
+    assert np.allclose(scores[0].per_factor, scores[1].per_factor, rtol=0, atol=0.02)
 
 
 def test_discrete_parents_and_children():
