@@ -17,7 +17,10 @@ __all__ = ["pytest_addoption", "pytest_configure"]  # pytest looks for hooks her
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 # No time limit on an example: a busy machine is no failure.
-hypothesis.settings.register_profile("patient", deadline=None)
+# The same examples in every run, so that a change fails or passes for good; others on request.
+hypothesis.settings.register_profile(
+    "patient", deadline=None, derandomize=not os.environ.get("THREEDIDENT_EXPLORE")
+)
 hypothesis.settings.load_profile("patient")
 
 

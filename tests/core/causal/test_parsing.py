@@ -385,11 +385,11 @@ def test_a_damaged_model_is_read_or_refused_with_an_error_of_ours(data):
             case "other":
                 place[key] = copy.deepcopy(_at(tree, data.draw(st.sampled_from(paths))))
             case "add" if isinstance(place, dict):
-                place[data.draw(st.text(max_size=4))] = data.draw(VALUES)
+                place[data.draw(st.text(max_size=4))] = copy.deepcopy(data.draw(VALUES))
             case "rename" if isinstance(place, dict):
                 place[data.draw(st.text(max_size=4))] = place.pop(key)
             case _:
-                place[key] = data.draw(VALUES)
+                place[key] = copy.deepcopy(data.draw(VALUES))  # or it might come to hold itself
     try:
         made = parse_model(tree, "test")
     except UsageError as error:
