@@ -13,8 +13,14 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "groups of images") from error
 
-from threedident.datasets.loader import Batch, BatchDataset, Buffers, PairLoader, check_sizes
-from threedident.distributions.torch_sampler import seeded
+from threedident.datasets.loader import (
+    Batch,
+    BatchDataset,
+    Buffers,
+    PairLoader,
+    batch_of_rounds,
+    check_sizes,
+)
 
 
 class ImageGroups(BatchDataset):
@@ -95,7 +101,6 @@ class ImageGroups(BatchDataset):
             )
         self._batch_size, self._seed = batch_size, seed
         self._buffers = Buffers(pin_memory=pin_memory)
-        self._order: tuple[tuple[int, int], torch.Tensor] | None = None
         self.batches = len(self._first) // batch_size if batches is None else batches
 
     def __repr__(self) -> str:
@@ -113,13 +118,10 @@ class ImageGroups(BatchDataset):
 
         They depend on the dataset, the seed, the epoch and the number alone.
         """
-        positions = number * self._batch_size + torch.arange(self._batch_size)
-        rounds = positions // len(self._first)
-        first = torch.empty_like(positions)
-        for each in sorted(set(rounds.tolist())):
-            rows = rounds == each
-            order = self._shuffled(epoch, each)
-            first[rows] = self._first[order[positions[rows] % len(order)]]
+        chosen = batch_of_rounds(
+            len(self._first), self._batch_size, seed=self._seed, epoch=epoch, number=number
+        )
+        first = self._first[chosen]
         return tuple(first + offset for offset in range(self.length))
 
     def batch(self, epoch: int, number: int) -> Batch:
@@ -127,7 +129,7 @@ class ImageGroups(BatchDataset):
         indices = self.indices(epoch, number)
         count = len(indices[0])
         chosen = torch.cat(indices)
-        images = self._images(chosen)
+        images = self._buffers.images(self.dataset, chosen)
         variables = self.dataset.variables[chosen].to(images.device)
         windows = [slice(k * count, (k + 1) * count) for k in range(self.length)]
         return Batch(
@@ -138,19 +140,3 @@ class ImageGroups(BatchDataset):
     def targets(self, epoch: int, number: int) -> tuple[torch.Tensor, ...]:
         """The intervention targets of a batch: for each image of a group (B, D) uint8."""
         return tuple(self.dataset.targets[each] for each in self.indices(epoch, number))
-
-    def _images(self, numbers: torch.Tensor) -> torch.Tensor:
-        place = self.dataset.cache_device
-        if place is not None and place.type != "cpu":
-            return self.dataset.images(numbers)
-        pixels = self._buffers.take((len(numbers), *self.dataset.source.shape))
-        self.dataset.read_into(numbers, pixels.numpy())
-        return pixels.permute(0, 3, 1, 2)
-
-    def _shuffled(self, epoch: int, number: int) -> torch.Tensor:
-        order = self._order
-        if order is None or order[0] != (epoch, number):
-            generator = seeded(self._seed, epoch, number, 1)
-            drawn = torch.randperm(len(self._first), generator=generator)
-            order = self._order = (epoch, number), drawn
-        return order[1]

@@ -7,6 +7,7 @@ or process can make any batch, and a training can go on in the middle of an epoc
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import itertools
 import numbers
 import weakref
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.dataset import position
+from threedident.datasets.dataset import ThreeDIdent, position
 from threedident.errors import MissingExtraError, UsageError
 
 try:
@@ -25,6 +26,8 @@ try:
     from torch.utils import data
 except ImportError as error:
     raise MissingExtraError("torch", "train", "batches of pairs") from error
+
+from threedident.distributions.torch_sampler import seeded
 
 _MOST_FREE = 8  # arrays of a shape that are kept for later
 
@@ -207,10 +210,52 @@ class Buffers:
         weakref.finalize(lease, self._give_back, shape, memory).atexit = False
         return torch.from_numpy(lease)
 
+    def images(self, dataset: ThreeDIdent, numbers: torch.Tensor) -> torch.Tensor:
+        """Read images (k, 3, H, W) of a dataset into a lent array; or where its cache holds them.
+
+        Args:
+            dataset: the dataset.
+            numbers: the image numbers, (k,).
+        """
+        place = dataset.cache_device
+        if place is not None and place.type != "cpu":
+            return dataset.images(numbers)
+        pixels = self.take((len(numbers), *dataset.source.shape))
+        dataset.read_into(numbers, pixels.numpy())
+        return pixels.permute(0, 3, 1, 2)
+
     def _give_back(self, shape: tuple[int, ...], memory: npt.NDArray[np.uint8]) -> None:
         free = self._free[shape]
         if len(free) < _MOST_FREE:  # more was held at once, and will hardly be again
             free.append(memory)
+
+
+def batch_of_rounds(total: int, size: int, *, seed: int, epoch: int, number: int) -> torch.Tensor:
+    """Choose the members of a batch: positions in one random order of all after another.
+
+    Args:
+        total: the number of all members.
+        size: the size of a batch, which may be larger.
+        seed: the seed of the orders.
+        epoch: the epoch.
+        number: the number of the batch in it.
+
+    Returns:
+        The members, (size,) int64 in [0, total).
+    """
+    positions = number * size + torch.arange(size)
+    rounds = positions // total
+    members = torch.empty_like(positions)
+    for each in sorted(set(rounds.tolist())):
+        rows = rounds == each
+        members[rows] = _random_order(total, seed, epoch, each)[positions[rows] % total]
+    return members
+
+
+@functools.lru_cache(maxsize=4)
+def _random_order(total: int, seed: int, epoch: int, number: int) -> torch.Tensor:
+    """Draw a random order of all members; the next batches need the same one, so it is kept."""
+    return torch.randperm(total, generator=seeded(seed, epoch, number, 1))
 
 
 class BatchDataset(data.Dataset[Batch]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 from pathlib import Path
 
@@ -23,7 +22,15 @@ except ImportError as error:
     raise MissingExtraError("torch", "train", "positive pairs") from error
 
 from threedident.datasets.latent_matcher import LatentMatcher, check_resampling, index_path
-from threedident.datasets.loader import Batch, BatchDataset, Buffers, Pair, PairLoader, check_sizes
+from threedident.datasets.loader import (
+    Batch,
+    BatchDataset,
+    Buffers,
+    Pair,
+    PairLoader,
+    batch_of_rounds,
+    check_sizes,
+)
 from threedident.distributions.torch_sampler import seeded
 
 _SPREAD_OFF = 0.25  # the largest relative error of a factor's spread without a warning
@@ -132,7 +139,7 @@ class PositivePairs(BatchDataset):
         """Make batch `number` of an epoch."""
         i, j = self.indices(epoch, number)
         z = (self.dataset.raw_latents[i], self.dataset.raw_latents[j])
-        images = self._images(torch.cat([i, j]))
+        images = self._buffers.images(self.dataset, torch.cat([i, j]))
         device = images.device
         if device.type != "cpu":
             z = (z[0].to(device), z[1].to(device))
@@ -145,7 +152,13 @@ class PositivePairs(BatchDataset):
         They depend on the dataset, the process, the seed, the epoch and the number alone.
         """
         if self.matcher is None:
-            pairs = self._rendered_pairs(epoch, number)
+            pairs = batch_of_rounds(
+                len(self.dataset) // 2,
+                self._batch_size,
+                seed=self._seed,
+                epoch=epoch,
+                number=number,
+            )
             return 2 * pairs, 2 * pairs + 1
         generator = seeded(self._seed, epoch, number)
         return self.matcher.pairs(self.process, self._batch_size, generator)
@@ -154,26 +167,6 @@ class PositivePairs(BatchDataset):
     def _anchors(self) -> int:
         """The number of different images that can be z."""
         return len(self.dataset) // 2 if self.matcher is None else len(self.dataset)
-
-    def _images(self, numbers: torch.Tensor) -> torch.Tensor:
-        place = self.dataset.cache_device
-        if place is not None and place.type != "cpu":
-            return self.dataset.images(numbers)
-        pixels = self._buffers.take((len(numbers), *self.dataset.source.shape))
-        self.dataset.read_into(numbers, pixels.numpy())
-        return pixels.permute(0, 3, 1, 2)
-
-    def _rendered_pairs(self, epoch: int, number: int) -> torch.Tensor:
-        """The pair numbers of a batch: positions in one random order of all pairs after another."""
-        total = len(self.dataset) // 2
-        positions = number * self._batch_size + torch.arange(self._batch_size)
-        rounds = positions // total
-        pairs = torch.empty_like(positions)
-        for each in sorted(set(rounds.tolist())):
-            rows = rounds == each
-            order = _random_order(total, self._seed, epoch, each)
-            pairs[rows] = order[positions[rows] % total]
-        return pairs
 
     def _recorded_process(self) -> PairProcess | None:
         """The process that a dataset of pairs was rendered from; None for single images."""
@@ -306,9 +299,3 @@ class PositivePairs(BatchDataset):
             MatchingWarning,
             stacklevel=3,
         )
-
-
-@functools.lru_cache(maxsize=4)
-def _random_order(total: int, seed: int, epoch: int, number: int) -> torch.Tensor:
-    """Draw a random order of all pairs; the next batches need the same one, so it is kept."""
-    return torch.randperm(total, generator=seeded(seed, epoch, number, 1))

@@ -286,7 +286,7 @@ def estimate_render(out: str | Path, n: int | None = None, **arguments: Any) -> 
         draws, sampling = dataset.draws(chosen), content.sampling
         measured = measure(
             settings,
-            dataset.raw_latents(chosen)
+            dataset.raw_latents(chosen, draws)
             if given is None
             else settings.preset.hold_fixed(given[chosen]),
             options,

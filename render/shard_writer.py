@@ -96,13 +96,11 @@ class ShardWriter:
         """Yield a task for every image of the job; a shard's buffer exists from its first on."""
         settings = self._job.settings
         for interval in self._job.todo:
-            raw = self._job.dataset.raw_latents(interval.indices)
+            dataset = self._job.dataset
+            draws = dataset.draws(interval.indices)
+            raw = dataset.raw_latents(interval.indices, draws)
             latents = settings.preset.to_scene(raw)
-            rows, draws = latents, self._job.dataset.draws(interval.indices)
-            if draws is not None:
-                sampling = self._job.dataset.manifest.sampling
-                assert sampling is not None
-                rows = sampling.model.scene_rows(draws.variables)
+            rows = dataset.manifest.scene_rows(latents, draws)
             buffer = ShardBuffer(interval, raw, latents, rows, draws, settings.resolution)
             self._buffers.append(buffer)
             self._buffer_of |= dict.fromkeys(interval.indices, buffer)

@@ -155,9 +155,8 @@ class Checks:
             arrays = {"images": images, "raw_latents": raw, "latents": scene}
             self._parts[interval].check(arrays, str(source.root))
         if self._dataset is not None:
-            self._dataset.check_rows(interval, raw, scene, str(source.root))
             held = None if source.draws is None else source.draws[window]
-            self._dataset.check_draws(interval, held, str(source.root))
+            self._dataset.check_rows(interval, raw, scene, str(source.root), held)
 
     def check_whole(self) -> None:
         """Check the latents as a whole.
@@ -208,22 +207,16 @@ def new_part(source: Source, interval: Interval, images: UInt8) -> Part:
         interval,
         {name: checksum(array) for name, array in arrays.items()},
         provenance or {"device": "", "toolkit_version": toolkit_version()},
-        ImageSums.of(images, _share_in_frame(source.manifest, _rows(source, window))),
+        ImageSums.of(images, _share_in_frame(source, window)),
     )
 
 
-def _rows(source: Source, window: slice) -> Float32:
-    """The rows (N, W) that engines render of some images."""
-    manifest, draws = source.manifest, source.draws
-    if manifest is None or manifest.sampling is None or draws is None:
-        return source.latents[window]
-    return manifest.sampling.model.scene_rows(draws.variables[window])
-
-
-def _share_in_frame(manifest: Manifest | None, scene: Float32) -> npt.NDArray[np.float64]:
+def _share_in_frame(source: Source, window: slice) -> npt.NDArray[np.float64]:
     """The share of the object that lies in the frame, (N,); NaN where the object is not known."""
+    manifest, scene = source.manifest, source.latents[window]
     preset = manifest.preset if manifest else None
-    if preset is not None and not preset.mesh_files:
+    if manifest is not None and preset is not None and not preset.mesh_files:
+        rows = manifest.scene_rows(scene, source.draws[window] if source.draws else None)
         with contextlib.suppress(ThreeDIdentError):
-            return np.asarray(SceneBuilder(preset).share_in_frame(scene))
+            return np.asarray(SceneBuilder(preset).share_in_frame(rows))
     return np.full(len(scene), np.nan)

@@ -62,14 +62,31 @@ class PngSource(Source):
 
     def read(self, indices: Sequence[int], out: UInt8) -> None:
         """Read images into an array (k, H, W, 3)."""
-        for row, index in enumerate(check_numbers(indices, len(self))):
-            pixels = read_image(self._paths[index])
-            if pixels.shape != self.shape:
-                raise DatasetError(
-                    f"{self._paths[index]}: image {index} has shape {pixels.shape}, expected "
-                    f"{self.shape} as image 0"
-                )
-            out[row] = pixels
+        read_images(self._paths, check_numbers(indices, len(self)), self.shape, out)
+
+
+def read_images(
+    paths: Sequence[Path], indices: Sequence[int], shape: tuple[int, ...], out: UInt8
+) -> None:
+    """Read image files of one size into an array.
+
+    Args:
+        paths: the files of all images.
+        indices: the numbers of those to read, in [0, N).
+        shape: the (H, W, 3) of every image.
+        out: the array to fill, (k, H, W, 3).
+
+    Raises:
+        DatasetError: an image cannot be read, or has another size.
+    """
+    for row, index in enumerate(indices):
+        pixels = read_image(paths[index])
+        if pixels.shape != shape:
+            raise DatasetError(
+                f"{paths[index]}: image {index} has shape {pixels.shape}, expected "
+                f"{shape} as image 0"
+            )
+        out[row] = pixels
 
 
 def read_card(root: Path, raw: Float32, latents: Float32) -> Origin:

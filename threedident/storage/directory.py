@@ -261,11 +261,12 @@ class DatasetDir:
             return None
         return sampling.draw(indices, seed=settings["seed"], split=settings["split"])
 
-    def raw_latents(self, indices: Iterable[int]) -> Float32:
+    def raw_latents(self, indices: Iterable[int], draws: Draws | None = None) -> Float32:
         """The raw latents (N, 10) that images have by this dataset's settings.
 
         Args:
             indices: the images' numbers.
+            draws: what `draws` gives for them, where it is at hand.
 
         Raises:
             DatasetError: the file of given latents is missing or has been changed.
@@ -276,7 +277,7 @@ class DatasetDir:
                 indices, seed=self.manifest.settings["seed"], split=self.manifest.settings["split"]
             )
         elif source["source"] == "model":
-            draws = self.draws(indices)
+            draws = self.draws(indices) if draws is None else draws
             assert draws is not None and self.manifest.sampling is not None
             raw = self.manifest.sampling.model.raw_latents(draws.variables)
         elif source["source"] == "pairs":
@@ -329,11 +330,17 @@ class DatasetDir:
             variables=self.manifest.variable_count,
         )
         where = str(self.root / shard.interval.file_name)
-        self.check_rows(shard.interval, shard.raw_latents, shard.latents, where)
-        self.check_draws(shard.interval, shard.draws, where)
+        self.check_rows(shard.interval, shard.raw_latents, shard.latents, where, shard.draws)
         return shard
 
-    def check_rows(self, interval: Interval, raw: Float32, scene: Float32, where: str) -> None:
+    def check_rows(
+        self,
+        interval: Interval,
+        raw: Float32,
+        scene: Float32,
+        where: str,
+        held: Draws | None = None,
+    ) -> None:
         """Check that the latents of some images are those that the dataset's settings give.
 
         Args:
@@ -341,14 +348,16 @@ class DatasetDir:
             raw: their raw latents, (k, 10).
             scene: their latents, (k, 10).
             where: the name of their source in errors.
+            held: what is stored of what was drawn of a causal model; None where there is none.
 
         Raises:
-            DatasetError: a latent is another one.
+            DatasetError: a latent, or a value of `held`, is another one.
         """
         preset = self.manifest.preset
         if preset is None:  # an imported dataset has no other record of them
             return
-        expected = self.raw_latents(interval.indices)
+        drawn = self.draws(interval.indices)
+        expected = self.raw_latents(interval.indices, drawn)
         wrong = expected != raw
         if self.manifest.sampling is not None:
             # Sines and quantiles may differ in the last bit from one machine to another.
@@ -364,23 +373,10 @@ class DatasetDir:
                     f"{where}: the {name} of image {row} are not those that the dataset's "
                     "settings give"
                 )
-
-    def check_draws(self, interval: Interval, held: Draws | None, where: str) -> None:
-        """Check that what was drawn of a causal model is what the dataset's settings give.
-
-        Args:
-            interval: the images.
-            held: their variables, noise and the rest; None for a dataset of no model.
-            where: the name of their source in errors.
-
-        Raises:
-            DatasetError: a value is another one.
-        """
-        expected = self.draws(interval.indices)
-        if expected is None or held is None:
+        if drawn is None or held is None:
             return
         for field in dataclasses.fields(Draws):
-            right, own = getattr(expected, field.name), getattr(held, field.name)
+            right, own = getattr(drawn, field.name), getattr(held, field.name)
             off = ~np.isclose(right, own, rtol=0, atol=NEARLY * (field.name == "variables"))
             if off.any():
                 row = interval.first + int(np.argwhere(off)[0, 0])

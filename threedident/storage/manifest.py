@@ -12,7 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.causal import OBSERVED, Sampling
+import numpy as np
+import numpy.typing as npt
+
+from threedident.causal import OBSERVED, Draws, Sampling
 from threedident.causal.sampling import parse_sampling
 from threedident.distributions import PairProcess, parse_distribution
 from threedident.distributions.serialisation import parse_space
@@ -117,6 +120,19 @@ class Manifest:
         if data["source"] != "model":
             return None
         return parse_sampling(data, self.settings["preset"], self.about["model"], MANIFEST)
+
+    def scene_rows(
+        self, latents: npt.NDArray[np.float32], draws: Draws | None
+    ) -> npt.NDArray[np.float32]:
+        """The rows (N, W) that engines render of images.
+
+        Args:
+            latents: their latents, (N, 10): the rows, unless a causal model's scene has more.
+            draws: what was drawn of the causal model; None where there is none.
+        """
+        if self.sampling is None or draws is None:
+            return latents
+        return self.sampling.model.scene_rows(draws.variables)
 
     @property
     def variable_count(self) -> int | None:

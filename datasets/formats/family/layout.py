@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats.png_folder import read_image
+from threedident.datasets.formats.png_folder import read_image, read_images
 from threedident.datasets.formats.source import Float32, Origin, Source, UInt8, check_numbers
 from threedident.errors import DatasetError, UsageError
 from threedident.storage.atomic_files import read_json, read_npy, write_json
@@ -148,14 +148,7 @@ class PngFamilySource(FamilySource):
 
     def read(self, indices: Sequence[int], out: UInt8) -> None:
         """Read images into an array (k, H, W, 3)."""
-        for row, index in enumerate(check_numbers(indices, len(self))):
-            pixels = read_image(self._paths[index])
-            if pixels.shape != self.shape:
-                raise DatasetError(
-                    f"{self._paths[index]}: image {index} has shape {pixels.shape}, expected "
-                    f"{self.shape} as image 0"
-                )
-            out[row] = pixels
+        read_images(self._paths, check_numbers(indices, len(self)), self.shape, out)
 
     def files(self) -> list[Path]:
         """The files that it is made of."""
