@@ -10,7 +10,7 @@ from typing import Any
 
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training import run_folder
-from threedident.datasets.formats import Source, open_dataset
+from threedident.datasets.formats import Source, open_rendered
 from threedident.datasets.formats.grouping import grouping
 from threedident.distributions import Distribution
 from threedident.errors import UsageError
@@ -240,8 +240,8 @@ def _find_images(
             "here"
         )
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open_dataset(data))
-        scored = source if test is None else stack.enter_context(open_dataset(test))
+        source = stack.enter_context(open_rendered(data))
+        scored = source if test is None else stack.enter_context(open_rendered(test))
         names = data, data if test is None else test
         check_images(experiment, source, scored, names)
         height, width = source.shape[:2]

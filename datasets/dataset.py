@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats import Source, open_dataset
+from threedident.datasets.formats import Source, open_rendered
 from threedident.datasets.formats.source import check_numbers
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
@@ -51,7 +51,7 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
         factor_names: the names of the columns.
         columns: the places of the columns among the ten factors.
         preset: the generator; None where it is not recorded (the published layout).
-        source: the reader of the files, from `open_dataset`.
+        source: the reader of the files, from `open_rendered`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
         """Open a dataset in whichever form it is.
 
         Args:
-            root: the path of a dataset in any form, as `open_dataset` takes it.
+            root: the path of a dataset in any form, as `open_rendered` takes it.
             transform: a function of the PIL image.
             target_transform: a function of the latents, a float32 tensor (n,).
             factors: the names of factors or groups, which choose and order the latents' columns;
@@ -91,7 +91,7 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
         if not self.columns:
             raise UsageError("factors names no factor")
         self.factor_names = tuple(FACTOR_NAMES[c] for c in self.columns)
-        self.source: Source = open_dataset(root)
+        self.source: Source = open_rendered(root)
         columns = list(self.columns)
         self.raw_latents = torch.from_numpy(self.source.raw_latents[:, columns])
         self.latents = torch.from_numpy(self.source.latents[:, columns])

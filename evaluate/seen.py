@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.formats import Source, count_shared, open_dataset
+from threedident.datasets.formats import Source, count_shared, open_rendered
 from threedident.datasets.formats.export import ExportSource
 from threedident.datasets.formats.export_record import SPLIT_NAMES
 from threedident.errors import DatasetError, ThreeDIdentError
@@ -181,7 +181,7 @@ def _count_trained_on(test: Source, recorded: Mapping[str, Any], checkpoint: Pat
     if checkpoint is None or not recorded:
         return 0
     try:
-        with open_dataset(read_json(checkpoint.parent / _PLACES)["data"]) as source:
+        with open_rendered(read_json(checkpoint.parent / _PLACES)["data"]) as source:
             latents = source.raw_latents[: recorded.get("images")]  # it may have been extended
     except (ThreeDIdentError, OSError, KeyError, TypeError, ValueError):
         return 0

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.causal import OBSERVED, CausalModel, Sampling
-from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats import open_rendered
 from threedident.datasets.formats.source import Source
 from threedident.errors import UsageError
 from threedident.evaluate.causal_data import kinds_of, parents_of
@@ -64,7 +64,7 @@ class TestSet:
             UsageError: there is no such factor.
             DatasetError: it is no dataset, or damaged.
         """
-        source = open_dataset(root)
+        source = open_rendered(root)
         model = _model(source)
         if model is None:
             names = tuple(FACTOR_NAMES[c] for c in factor_columns(factors or FACTOR_NAMES))

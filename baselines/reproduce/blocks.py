@@ -12,7 +12,7 @@ import numpy as np
 
 from threedident.baselines.reproduce.studies import ImageSet, Row
 from threedident.causal import CausalModel, load_model
-from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats import open_rendered
 from threedident.errors import DatasetError, UsageError
 from threedident.latents import latents_digest
 from threedident.storage.atomic_files import read_json, write_json
@@ -149,7 +149,7 @@ def score_blocks(folder: Path, test: Path) -> None:
         UsageError: the images are of no model, or come in groups.
         DatasetError: the encoder or the images cannot be read, or the file not be written.
     """
-    with open_dataset(test) as source:
+    with open_rendered(test) as source:
         digest = latents_digest(source.raw_latents)
     if (folder / BLOCKS).exists() and _read(folder / BLOCKS).get("test_latents") == digest:
         return

@@ -8,7 +8,7 @@ from typing import Any
 
 from threedident.baselines.reproduce.scales import Rendering
 from threedident.baselines.reproduce.studies import TEST, TRAIN, ImageSet
-from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats import open_rendered
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.latents import latents_digest
 from threedident.progress import Progress
@@ -93,7 +93,7 @@ class Images:
         resolution, quality = self._rendering.resolution, self._rendering.quality
         for name in (TEST, TRAIN):
             if name in self._named:
-                with open_dataset(self._named[name]) as source:
+                with open_rendered(self._named[name]) as source:
                     resolution = int(source.shape[0])
                     if source.manifest is not None and source.manifest.engine["quality"]:
                         quality = str(source.manifest.engine["quality"])
@@ -173,7 +173,7 @@ def describe_images(path: Path) -> dict[str, str]:
     Raises:
         DatasetError: it cannot be read.
     """
-    with open_dataset(path) as source:
+    with open_rendered(path) as source:
         side, engine = source.shape[0], ""
         if source.manifest is not None:
             made_by = source.manifest.engine

@@ -9,7 +9,7 @@ from typing import Any
 
 from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.baselines.training.training_log import METRICS
-from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats import open_rendered
 from threedident.errors import DatasetError, UsageError
 from threedident.latents import latents_digest
 from threedident.storage.atomic_files import (
@@ -71,7 +71,7 @@ def check(
     for name, images in (("data", data), ("test", test)):
         before = result["data"].get(DIGESTS[name])
         if images is not None and before is not None:
-            with open_dataset(images) as source:
+            with open_rendered(images) as source:
                 refuse_other_data(out, name, before, latents_digest(source.raw_latents), images)
     return result
 

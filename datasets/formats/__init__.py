@@ -12,10 +12,12 @@ from pathlib import Path
 
 import h5py
 
+from threedident.datasets import papers
 from threedident.datasets.formats import export_record, png_folder
 from threedident.datasets.formats.export import open_export
 from threedident.datasets.formats.family import LAYOUTS, find_family, open_family, splits_in
 from threedident.datasets.formats.hdf5 import PackedSource, ShardSource
+from threedident.datasets.formats.source import ImageSource as ImageSource
 from threedident.datasets.formats.source import Source as Source
 from threedident.datasets.formats.source import count_shared as count_shared
 from threedident.errors import DatasetError, UsageError
@@ -23,13 +25,13 @@ from threedident.storage.manifest import MANIFEST
 from threedident.storage.shard_plan import parse_name
 
 
-def open_dataset(root: str | Path, split: str | None = None) -> Source:
+def open_dataset(root: str | Path, split: str | None = None) -> ImageSource:
     """Open a dataset in whichever form it is, without torch.
 
     Args:
         root: a directory of shards, a packed file, the published layout of 3DIdent or of one of its
             family, or an export to WebDataset or Parquet: its folder, or the JSON file of one of
-            its splits.
+            its splits; or one of the papers' other datasets, see `threedident.datasets.papers`.
         split: train, val or test, of an export or a folder of several splits.
 
     Raises:
@@ -43,6 +45,8 @@ def open_dataset(root: str | Path, split: str | None = None) -> Source:
         return open_export(root, split)
     if form in LAYOUTS:
         return open_family(root, form, split)
+    if form in papers.FORMS:
+        return papers.open_source(root, form, split)
     if split is not None:
         raise UsageError(
             f"{root} has no splits to choose from: --split is for exports to WebDataset and "
@@ -55,12 +59,41 @@ def open_dataset(root: str | Path, split: str | None = None) -> Source:
     return png_folder.PngSource(root)
 
 
+def open_rendered(root: str | Path, split: str | None = None) -> Source:
+    """Open a dataset of 3DIdent or of its family in whichever form it is, without torch.
+
+    Args:
+        root: the path of the dataset.
+        split: train, val or test, of an export or a folder of several splits.
+
+    Raises:
+        UsageError: a split is named, and the form has none; or it is a dataset of other factors
+            than the ten of 3DIdent.
+        DatasetError: it is no dataset, or damaged.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    source = open_dataset(root, split)
+    if isinstance(source, Source):
+        return source
+    raise UsageError(
+        f"{root} is {papers.FORMS[source.form]}, with the factors "
+        f"{', '.join(source.factor_names)}: this needs the ten latents of 3DIdent, as a dataset of "
+        "`3dident render` has them"
+    )
+
+
 def find_form(root: Path) -> str:
-    """Find out which form a dataset is in: shards, packed, published, export, or one of `LAYOUTS`.
+    """Find out which form a dataset is in.
+
+    Returns:
+        shards, packed, published, export, one of `LAYOUTS`, or one of `papers.FORMS`.
 
     Raises:
         DatasetError: it is in none of them.
     """
+    other = papers.find_form(root)
+    if other is not None:
+        return other
     if root.is_file():
         if parse_name(root.name):
             raise DatasetError(

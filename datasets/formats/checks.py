@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats.source import Float32, Source, UInt8
+from threedident.datasets.formats.source import Float32, ImageSource, Source, UInt8
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.latents import latents_digest
 from threedident.progress import Progress
@@ -59,7 +59,7 @@ def imported(source: Source, command: str | None = None) -> Manifest:
     return Manifest.new(settings, default_shard_size(height), "none", {}, command)
 
 
-def intervals_of(source: Source) -> list[Interval]:
+def intervals_of(source: ImageSource) -> list[Interval]:
     """The stretches to read a dataset in: those of its shards, where they are recorded."""
     recorded = [part.interval for part in source.parts()]
     return recorded or missing_intervals(len(source), default_shard_size(source.shape[0]), [])
@@ -94,7 +94,7 @@ def require_sound(source: Source) -> None:
         checks.check_whole()
 
 
-def measure(source: Source) -> dict[str, Any]:
+def measure(source: ImageSource) -> dict[str, Any]:
     """Measure the statistics of all images, from the images.
 
     Raises:
@@ -104,7 +104,10 @@ def measure(source: Source) -> dict[str, Any]:
     with Progress("measuring", len(source)) as progress:
         for interval in intervals_of(source):
             images = source.images(interval.indices)
-            sums = sums + new_part(source, interval, images).sums
+            if isinstance(source, Source):
+                sums = sums + new_part(source, interval, images).sums
+            else:
+                sums = sums + ImageSums.of(images, np.full(len(images), np.nan))
             progress.advance(interval.count)
     return statistics(sums)
 

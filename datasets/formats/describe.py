@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from threedident.causal import OBSERVED, Sampling
-from threedident.datasets.formats import Source, find_form, open_dataset
+from threedident.datasets.formats import find_form, open_dataset
 from threedident.datasets.formats.export import ExportSource
 from threedident.datasets.formats.family import TITLES, FamilySource
 from threedident.datasets.formats.hdf5 import extend_command
@@ -51,7 +51,7 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
         return _describe_shards(root)
     with open_dataset(root, split) as source:
         height, width = source.shape[:2]
-        files = _files(source)
+        files = source.files()
         return {
             "dataset": str(root),
             "form": source.form,
@@ -101,15 +101,6 @@ def _describe_shards(root: Path) -> dict[str, Any]:
         **_of_manifest(manifest),
         "family": None,
     }
-
-
-def _files(source: Source) -> list[Path]:
-    """The files of a dataset that is not in shards."""
-    if isinstance(source, FamilySource):
-        return source.files()
-    if source.form == "published":
-        return [path for path in source.root.rglob("*") if path.is_file()]
-    return list(source.files) if isinstance(source, ExportSource) else [source.root]
 
 
 def _of_manifest(manifest: Manifest | None) -> dict[str, Any]:

@@ -68,13 +68,15 @@ class ExportSource(Source):
         self.form = split.form
         self.split = split
         self.shape = (split.height, split.width, 3)
-        self.files = {folder / DATA / name: part for name, part in _files(split, folder).items()}
+        self.parts_by_file = {
+            folder / DATA / name: part for name, part in _files(split, folder).items()
+        }
         lengths = vector_lengths(split.manifest)
         self.vectors = {
             name: np.empty((split.images, length), np.float32) for name, length in lengths.items()
         }
         self.raw_latents, self.latents = self.vectors["raw_latents"], self.vectors["latents"]
-        for path, part in self.files.items():
+        for path, part in self.parts_by_file.items():
             self._index(path, part)
         for name, digest in (
             ("raw_latents", split.raw_latents_sha256),
@@ -95,6 +97,10 @@ class ExportSource(Source):
                     )
         self.image(0)  # is there, and of the shape that is promised
 
+    def files(self) -> list[Path]:
+        """The files that it is made of."""
+        return list(self.parts_by_file)
+
     @abc.abstractmethod
     def _index(self, path: Path, part: range) -> None:
         """Read the latents of a file's images, and find where these lie."""
@@ -107,7 +113,7 @@ class ExportSource(Source):
         """Read images into an array (k, H, W, 3)."""
         numbers = check_numbers(indices, len(self))
         rows: dict[Path, list[int]] = {}
-        paths = list(self.files)
+        paths = list(self.parts_by_file)
         for row, number in enumerate(numbers):
             rows.setdefault(paths[number // self.split.images_per_file], []).append(row)
         for path, of_file in rows.items():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from threedident.datasets.formats.family import FamilySource
-from threedident.datasets.formats.source import Source
+from threedident.datasets.formats.source import ImageSource
 
 
-def grouping(source: Source) -> tuple[str, int]:
+def grouping(source: ImageSource) -> tuple[str, int]:
     """Tell the kind of a dataset's groups, and the images that a whole item has.
 
     Args:

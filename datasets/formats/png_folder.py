@@ -60,6 +60,10 @@ class PngSource(Source):
         self._paths = image_paths(root, len(self.raw_latents))
         self.shape = read_image(self._paths[0]).shape
 
+    def files(self) -> list[Path]:
+        """The files that it is made of."""
+        return [path for path in self.root.rglob("*") if path.is_file()]
+
     def read(self, indices: Sequence[int], out: UInt8) -> None:
         """Read images into an array (k, H, W, 3)."""
         read_images(self._paths, check_numbers(indices, len(self)), self.shape, out)

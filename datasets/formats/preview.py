@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from threedident.datasets.formats.grouping import grouping
-from threedident.datasets.formats.source import Source
+from threedident.datasets.formats.source import ImageSource
 from threedident.render.figures import contact_sheet
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ _FRAMES = 12  # of a sequence, in a row
 _PAIRS = 3
 
 
-def preview(source: Source, count: int = 25) -> Image.Image:
+def preview(source: ImageSource, count: int = 25) -> Image.Image:
     """Make a contact sheet of a dataset's first images.
 
     Pairs of a causal model, counterfactuals or views, stand side by side, and the first frames of

@@ -1,4 +1,4 @@
-"""`Source`: the images and latents of a stored dataset, in whichever form, without torch.
+"""`ImageSource` and `Source`: the images and factors of a stored dataset, without torch.
 
 What every form shares is here: how images are asked for by number, and `Origin`, the record of what
 made them. A form's own module says how its files are read and written.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import hashlib
+import json
 import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,7 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.causal import Draws
+from threedident.columns import Column
+from threedident.distributions.grid import Grid
 from threedident.errors import DatasetError
+from threedident.factors import FACTOR_NAMES
 from threedident.latents import latents_digest
 from threedident.presets import Preset
 from threedident.storage.manifest import Manifest, parse_manifest
@@ -28,6 +33,9 @@ from threedident.storage.statistics import ImageSums, statistics
 
 UInt8 = npt.NDArray[np.uint8]
 Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+_FINGERPRINTED = 64  # images
 
 #: The errors that reading a JSON document of an unexpected shape can raise.
 WRONG_SHAPE = (
@@ -87,33 +95,40 @@ def parse_origin(data: Any, path: Path, count: int) -> Origin:
         raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error!s:.200}") from error
 
 
-class Source(abc.ABC):
-    """A stored dataset: its latents in memory, its images read when they are asked for.
+class ImageSource(abc.ABC):
+    """A stored dataset: its factors in memory, its images read when they are asked for.
 
     Reading is safe from threads and in forked processes. It can be closed, by `with`.
 
     Attributes:
-        root: the file or folder that it was opened from.
-        form: shards, packed, published, webdataset, parquet, or the name of a layout of the family.
-        raw_latents: (N, 10) float32, as they are drawn, in [-1, 1].
-        latents: (N, 10) float32, their values in the scene (m, rad).
-        shape: (H, W, 3), of every image.
-        origin: the record of what made it.
+        root: the file or folder that it was opened from; of drawn images their name.
+        form: the name of its form; see `open_dataset`.
+        shape: (H, W, C), of every image; C is 1 or 3.
+        factor_columns: the n factors, in the order of the columns of `factors`.
+        factors: (N, n) float32, the value of every factor in every image; of a discrete one the
+            number of its class.
+        grid: the grid of the images, where there is one of each point, in the order of the
+            points' numbers; its factors that are not hidden are the columns. None elsewhere.
+        sequences: the image numbers at which sequences begin, and N: (S + 1,) int64; the images
+            of a sequence are in the order of time. None where they are in none.
+        pairs: the image numbers of pairs that the dataset names, (P, 2) int64; None without.
     """
 
     root: Path
     form: str
-    raw_latents: Float32
-    latents: Float32
     shape: tuple[int, ...]
-    origin: Origin
+    factor_columns: tuple[Column, ...]
+    factors: Float32
+    grid: Grid | None = None
+    sequences: Int64 | None = None
+    pairs: Int64 | None = None
 
     def __len__(self) -> int:
-        return len(self.raw_latents)
+        return len(self.factors)
 
     def __repr__(self) -> str:
-        height, width, _ = self.shape
-        return f"{type(self).__name__}({self.root}, {len(self)} x {height} x {width})"
+        size = " x ".join(map(str, (len(self), *self.shape[:2])))
+        return f"{type(self).__name__}({self.root}, {size})"
 
     def __enter__(self) -> Self:
         return self
@@ -126,19 +141,32 @@ class Source(abc.ABC):
     ) -> None:
         return None
 
-    @functools.cached_property
-    def draws(self) -> Draws | None:
-        """What was drawn of the causal model, in the images' order; None where there is none.
+    @property
+    def factor_names(self) -> tuple[str, ...]:
+        """The names of the factors."""
+        return tuple(column.name for column in self.factor_columns)
 
-        Forms that do not store it draw it again, which the record of what made them allows.
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the factors, their names, and 64 images evenly spread.
+
+        It tells datasets apart that have the same factors, whichever form they are in.
         """
-        manifest = self.manifest
-        if manifest is None or manifest.sampling is None:
-            return None
-        settings = manifest.settings
-        return manifest.sampling.draw(
-            range(len(self)), seed=settings["seed"], split=settings["split"]
-        )
+        digest = hashlib.sha256(json.dumps([self.factor_names, self.shape]).encode())
+        digest.update(np.ascontiguousarray(self.factors, "<f4").tobytes())
+        count = min(len(self), _FINGERPRINTED)
+        if count:
+            numbers = np.linspace(0, len(self) - 1, count).round().astype(int).tolist()
+            digest.update(self.images(numbers).tobytes())
+        return digest.hexdigest()
+
+    def facts(self) -> dict[str, Any] | None:
+        """What `3dident info` says of its factors, pairs and sequences; None for nothing."""
+        return None
+
+    def files(self) -> list[Path]:
+        """The files that it is made of."""
+        return [self.root]
 
     @abc.abstractmethod
     def read(self, indices: Sequence[int], out: UInt8) -> None:
@@ -146,7 +174,7 @@ class Source(abc.ABC):
 
         Args:
             indices: the image numbers, in [0, N).
-            out: the array to fill, (k, H, W, 3), C-contiguous.
+            out: the array to fill, (k, H, W, C), C-contiguous.
 
         Raises:
             IndexError: there is no such image.
@@ -154,7 +182,7 @@ class Source(abc.ABC):
         """
 
     def images(self, indices: Sequence[int]) -> UInt8:
-        """Read some images, (k, H, W, 3).
+        """Read some images, (k, H, W, C).
 
         Args:
             indices: the image numbers, in [0, N).
@@ -171,18 +199,83 @@ class Source(abc.ABC):
         return images
 
     def image(self, index: int) -> UInt8:
-        """Read one image, (H, W, 3)."""
+        """Read one image, (H, W, C)."""
         return self.images([index])[0]
+
+    # Of rendered datasets alone.
 
     @property
     def manifest(self) -> Manifest | None:
         """The settings that made it; None where they are not recorded."""
-        return self.origin.manifest
+        return None
 
     @property
     def preset(self) -> Preset | None:
         """The generator; None where it is not recorded."""
         return self.manifest.preset if self.manifest else None
+
+    @property
+    def draws(self) -> Draws | None:
+        """What was drawn of a causal model, in the images' order; None where there is none."""
+        return None
+
+    def stats(self) -> dict[str, Any] | None:
+        """The statistics that `3dident stats` prints; None where they are not recorded."""
+        return None
+
+    def parts(self) -> tuple[Part, ...]:
+        """The shards that the images are or were in; empty where they are not recorded."""
+        return ()
+
+    def wanted(self) -> int | None:
+        """The number of images that was asked for; None where it is not recorded."""
+        return None
+
+
+class Source(ImageSource):
+    """A stored dataset of 3DIdent or of its family: what has the scene's ten latents.
+
+    Attributes:
+        form: shards, packed, published, webdataset, parquet, or the name of a layout of the family.
+        raw_latents: (N, 10) float32, as they are drawn, in [-1, 1].
+        latents: (N, 10) float32, their values in the scene (m, rad).
+        shape: (H, W, 3), of every image.
+        origin: the record of what made it.
+    """
+
+    raw_latents: Float32
+    latents: Float32
+    origin: Origin
+    factor_columns = tuple(Column(name, "continuous", (-1.0, 1.0)) for name in FACTOR_NAMES)
+
+    @property
+    def factors(self) -> Float32:  # type: ignore[override]
+        """The raw latents."""
+        return self.raw_latents
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the raw latents."""
+        return latents_digest(self.raw_latents)
+
+    @functools.cached_property
+    def draws(self) -> Draws | None:
+        """What was drawn of the causal model, in the images' order; None where there is none.
+
+        Forms that do not store it draw it again, which the record of what made them allows.
+        """
+        manifest = self.manifest
+        if manifest is None or manifest.sampling is None:
+            return None
+        settings = manifest.settings
+        return manifest.sampling.draw(
+            range(len(self)), seed=settings["seed"], split=settings["split"]
+        )
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The settings that made it; None where they are not recorded."""
+        return self.origin.manifest
 
     def stats(self) -> dict[str, Any] | None:
         """The statistics that `3dident stats` prints; None where they are not recorded."""

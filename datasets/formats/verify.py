@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from threedident.datasets.formats import Source, find_form, open_dataset
+from threedident.datasets.formats import Source, find_form, open_rendered
 from threedident.datasets.formats.checks import Checks, check_imported, intervals_of
 from threedident.datasets.formats.export_record import DATA
 from threedident.datasets.formats.hdf5 import IMPORT_AGAIN
@@ -95,7 +95,7 @@ def verify_any(root: Path, total: int | None = None, split: str | None = None) -
     if find_form(root) == "shards" and split is None:
         return verify(DatasetDir.open(root), total)
     try:
-        source = open_dataset(root, split)
+        source = open_rendered(root, split)
     except DatasetError as error:
         return Report(form=_form_of(root), wanted=total, faults=[str(error)])
     with source:

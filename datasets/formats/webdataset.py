@@ -73,7 +73,7 @@ class TarSource(ExportSource):
                 raise DatasetError(f"{path} holds more than images {part[0]} to {part[-1]}")
 
     def _encoded(self, path: Path, numbers: Sequence[int]) -> list[bytes]:
-        places, first = self._places[path], self.files[path].start
+        places, first = self._places[path], self.parts_by_file[path].start
         encoded = []
         try:
             with path.open("rb", buffering=0) as file:

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from threedident import defaults
-from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats import open_rendered
 from threedident.errors import RenderError, UsageError
 from threedident.evaluate.evaluation import evaluate_inputs
 from threedident.evaluate.inputs import Inputs, check_inputs
@@ -224,7 +224,7 @@ def _generator(run: Run, root: Path | None) -> Preset:
     data = run.scores.data
     preset, latents = None, "seed"
     if root is not None:
-        with open_dataset(root) as source:
+        with open_rendered(root) as source:
             _refuse_other_data(run, TestSet(root, source, data.factors))
             manifest = source.manifest
         preset = manifest.preset if manifest else None

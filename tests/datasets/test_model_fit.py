@@ -10,9 +10,9 @@ import pytest
 from helpers import family_folders
 
 from threedident.causal import Sampling, load_model
+from threedident.columns import Column
 from threedident.datasets.formats import open_dataset
 from threedident.datasets.formats.family.causal3dident import write_causal3dident
-from threedident.datasets.formats.family.layout import Column
 from threedident.datasets.model_fit import fit_release, scene_ranges
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from threedident.columns import Column
 from threedident.datasets.captions import XPOS, YPOS
 from threedident.datasets.formats.family import FamilySource
 from threedident.datasets.formats.family.identbox import MATERIALS
-from threedident.datasets.formats.family.layout import CITRIS_SHAPES, SHAPES, Column
+from threedident.datasets.formats.family.layout import CITRIS_SHAPES, SHAPES
 from threedident.datasets.formats.family.multimodal3dident import RANGES
 from threedident.datasets.formats.source import Origin, check_numbers
 from threedident.factors import FACTOR_NAMES

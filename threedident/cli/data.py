@@ -271,9 +271,9 @@ def _is_rendered_in_pairs(dataset: Path, conditional: ConditionalOptions) -> boo
     Raises:
         UsageError: they were, and another conditional is given.
     """
-    from threedident.datasets.formats import open_dataset
+    from threedident.datasets.formats import open_rendered
 
-    with open_dataset(dataset) as source:
+    with open_rendered(dataset) as source:
         rendered = source.manifest is not None and source.manifest.pair_process is not None
     if rendered and conditional.any_given:
         raise UsageError(f"{dataset} was rendered in pairs: leave out the conditional")
@@ -312,9 +312,9 @@ def _examine_matched(
     names = tuple(FACTOR_NAMES[c] for c in columns)
     latents = np.empty((0, len(names)), np.float32)
     if dataset is not None:
-        from threedident.datasets.formats import open_dataset
+        from threedident.datasets.formats import open_rendered
 
-        with open_dataset(dataset) as source:
+        with open_rendered(dataset) as source:
             latents = source.raw_latents[:, list(columns)]
             sampling = source.manifest.sampling if source.manifest else None
             classes = [
@@ -365,10 +365,10 @@ def pack(dataset: Path, out: Path, split: str | None, compression: str | None) -
     Example:
       3dident pack data/3dident --out 3dident.h5
     """
-    from threedident.datasets.formats import open_dataset
+    from threedident.datasets.formats import open_rendered
     from threedident.datasets.formats.hdf5 import pack as join
 
-    with open_dataset(dataset, split) as source:
+    with open_rendered(dataset, split) as source:
         count = join(source, out, compression=compression, command=command_line())
         wanted = source.wanted()
     _say_written(out, count, wanted)
@@ -440,7 +440,7 @@ def convert(
       3dident convert data/3dident --to webdataset --out data/webdataset
     """
     from threedident.datasets.captions import load_templates
-    from threedident.datasets.formats import open_dataset, splits_of
+    from threedident.datasets.formats import open_rendered, splits_of
     from threedident.datasets.formats.convert import convert as write
     from threedident.datasets.formats.export import split_of
     from threedident.datasets.formats.export_record import records
@@ -462,7 +462,7 @@ def convert(
         if value is not None and option not in takes:
             raise UsageError(f"--to {form} takes no {option}")
     written = None
-    with open_dataset(dataset, split if several else None) as source:
+    with open_rendered(dataset, split if several else None) as source:
         name = split if exports else None  # of another form, it only chose what is read
         count = write(
             source,
@@ -594,13 +594,13 @@ def compare_release(
       3dident compare-release data/published/train --out release.png
     """
     from threedident.datasets import release_check as release
-    from threedident.datasets.formats import open_dataset
+    from threedident.datasets.formats import open_rendered
     from threedident.presets import load_preset
 
     if out is not None:
         check_figure(out)
     presets = [load_preset(name) for name in names]
-    with open_dataset(dataset) as source:
+    with open_rendered(dataset) as source:
         click.echo(f"{dataset}: {len(source)} images")
         for line in release.describe_latents(source, presets):
             click.echo(line)

@@ -111,7 +111,7 @@ def fit(
     import dataclasses
     import json
 
-    from threedident.datasets.formats import open_dataset
+    from threedident.datasets.formats import open_rendered
     from threedident.datasets.model_fit import fit_release
     from threedident.storage.atomic_files import replacing
 
@@ -121,7 +121,7 @@ def fit(
         raise UsageError(f"--out must end in .toml, found {out}")
     if out is not None and out.exists():
         raise UsageError(f"{out} exists already: choose another --out, or remove it")
-    with open_dataset(dataset, split) as source:
+    with open_rendered(dataset, split) as source:
         law, text = fit_release(source, terms or None)
     if out is not None:
         with replacing(out) as temporary:

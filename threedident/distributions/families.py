@@ -11,15 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from threedident.distributions.spaces import (
-    LARGEST,
-    Product,
-    Space,
-    Sphere,
-    Unbounded,
-    is_number,
-    plain,
-)
+from threedident.distributions.number_checks import is_number, plain
+from threedident.distributions.spaces import LARGEST, Product, Space, Sphere, Unbounded
 from threedident.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from threedident.distributions.families import Distribution, Uniform
-from threedident.distributions.spaces import Product, Space, plain
+from threedident.distributions.number_checks import plain
+from threedident.distributions.spaces import Product, Space
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
 

@@ -16,6 +16,7 @@ from threedident.distributions.families import (
     Uniform,
     VonMisesFisher,
 )
+from threedident.distributions.grid import Grid
 from threedident.distributions.pair_process import Change, PerFactor, Unchanged
 from threedident.distributions.spaces import Box, Product, Space, Sphere, Unbounded
 from threedident.errors import UsageError
@@ -42,6 +43,9 @@ def space_as_dict(space: Space) -> dict[str, Any]:
     """Turn a space into plain data, as in `dataset.json`."""
     if isinstance(space, Product):
         return {"name": "product", "parts": [space_as_dict(part) for part in space.parts]}
+    if isinstance(space, Grid):
+        fields = dataclasses.asdict(space)
+        return {"name": "grid", **{name: _listed(value) for name, value in fields.items()}}
     name = next(name for name, kind in _SPACES.items() if isinstance(space, kind))
     return {"name": name, **dataclasses.asdict(space)}
 
@@ -63,6 +67,8 @@ def parse_space(data: Any) -> Space:
                 return Product(*map(parse_space, parts))
             except RecursionError:
                 raise UsageError("the description of a space is nested too deeply") from None
+        if data.get("name") == "grid":
+            return _parse_grid(fields, data)
         kind = _SPACES.get(str(data.get("name")))
         if kind is not None and set(fields) == {f.name for f in dataclasses.fields(kind)}:
             numbers = all(type(v) in (int, float) for v in fields.values())
@@ -70,6 +76,25 @@ def parse_space(data: Any) -> Space:
                 space: Space = kind(**fields)
                 return space
     raise UsageError(f"expected the description of a space, found {data!r:.200}")
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, as JSON and TOML have them."""
+    return [_listed(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _parse_grid(fields: dict[str, Any], data: Any) -> Grid:
+    expected = {field.name for field in dataclasses.fields(Grid)}
+    try:
+        if "sizes" not in fields or not set(fields) <= expected:
+            raise TypeError(f"expected {', '.join(sorted(expected))}")
+        return Grid(fields.pop("sizes"), **fields)
+    except UsageError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"expected the description of a grid, found {data!r:.200}: {error}"
+        ) from error
 
 
 def _require_fields(name: str, fields: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Latent spaces: box, sphere, unbounded space, and products of them."""
+"""Latent spaces: box, sphere, unbounded space, grid, and products of them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from threedident.distributions.grid import Grid
+from threedident.distributions.number_checks import is_number, plain
 from threedident.errors import UsageError
 from threedident.factors import NUM_FACTORS
 
@@ -187,7 +189,7 @@ class Product:
         return off
 
 
-Space: TypeAlias = Box | Sphere | Unbounded | Product
+Space: TypeAlias = Box | Sphere | Unbounded | Grid | Product
 
 
 def raw_box() -> Box:
@@ -227,17 +229,6 @@ def check_points(space: Space, points: Any, what: str) -> None:
         row = int(np.argwhere(np.asarray(outside.tolist()))[0, 0])
         values = ", ".join(f"{float(v):.4g}" for v in points[row])
         raise UsageError(f"{what}: ({values}) in row {row} is not a point of {space}")
-
-
-def plain(value: Any) -> Any:
-    """Turn scalars and arrays of numpy or torch into numbers and lists; leave all else as it is."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value is a finite int or float, and no bool."""
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    return real and -math.inf < value < math.inf
 
 
 def _clean_dimensions(space: Box | Sphere | Unbounded, least: int) -> None:

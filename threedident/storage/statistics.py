@@ -41,14 +41,17 @@ class ImageSums:
         """Add up images.
 
         Args:
-            images: the images, (k, H, W, 3).
+            images: the images, (k, H, W, C).
             in_frame: the share of each object's vertices in the frame, (k,).
         """
+        channels = images.shape[-1]
         sums = cls(len(images))
+        sums.total, sums.squares = np.zeros(channels, np.int64), np.zeros(channels, np.int64)
+        sums.deviations = np.zeros(channels)
         sums.in_frame, sums.whole = float(in_frame.sum()), int((in_frame == 1).sum())
         for image in images:
             # Whole numbers below 2^53, which float64 adds up exactly and faster than int64.
-            values = image.reshape(-1, 3).T.astype(np.float64, order="C")
+            values = image.reshape(-1, channels).T.astype(np.float64, order="C")
             total = values.sum(1).astype(np.int64)
             squares = np.einsum("ij,ij->i", values, values).astype(np.int64)
             pixels = values.shape[1]
@@ -60,6 +63,8 @@ class ImageSums:
         return sums
 
     def __add__(self, other: ImageSums) -> ImageSums:
+        if not self.count:  # of however many channels
+            return other
         return ImageSums(
             **{
                 field.name: getattr(self, field.name) + getattr(other, field.name)

@@ -15,13 +15,13 @@ from __future__ import annotations
 from pathlib import Path
 from types import ModuleType
 
+from threedident.columns import Column as Column
 from threedident.datasets.formats.family import (
     causal3dident,
     identbox,
     multimodal3dident,
     temporal,
 )
-from threedident.datasets.formats.family.layout import Column as Column
 from threedident.datasets.formats.family.layout import FamilySource as FamilySource
 from threedident.datasets.formats.family.layout import ModelSource as ModelSource
 from threedident.errors import DatasetError, UsageError

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from threedident.columns import Column
 from threedident.datasets.formats.family.layout import (
     SHAPES,
-    Column,
     FamilySource,
     PngFamilySource,
     numbered_images,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from threedident.columns import Column
 from threedident.datasets.formats.family.layout import (
     BOX_SHAPES,
-    Column,
     FamilySource,
     PngFamilySource,
     check_classes,

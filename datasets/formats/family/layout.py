@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.columns import Column
 from threedident.datasets.formats.png_folder import read_image, read_images
 from threedident.datasets.formats.source import Float32, Origin, Source, UInt8, check_numbers
 from threedident.errors import DatasetError, UsageError
@@ -29,23 +29,6 @@ CITRIS_SHAPES = ("teapot", "armadillo", "hare", "cow", "dragon", "head", "horse"
 BOX_SHAPES = (*CITRIS_SHAPES, "spot")
 
 _LARGEST = 2**62  # bytes: no array is so large, and no product overflows below it
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A variable of a dataset.
-
-    Attributes:
-        name: its name.
-        kind: continuous, circular or discrete.
-        range: the ends of its values; of a circular one, those of a turn; None for a discrete one.
-        values: the names of a discrete one's classes, in the order of their numbers.
-    """
-
-    name: str
-    kind: str = "continuous"
-    range: tuple[float, float] | None = None
-    values: tuple[str, ...] = ()
 
 
 class FamilySource(Source):

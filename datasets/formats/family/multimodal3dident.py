@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from threedident.columns import Column
 from threedident.datasets.captions import TEMPLATES, XPOS, YPOS, Captions, make_captions
 from threedident.datasets.formats.family.layout import (
     SHAPES,
-    Column,
     FamilySource,
     PngFamilySource,
     check_classes,

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from threedident.columns import Column
 from threedident.datasets.formats.family.layout import (
     CITRIS_SHAPES,
-    Column,
     FamilySource,
     check_classes,
     check_rows,
