@@ -9,9 +9,8 @@ from typing import Any
 
 from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.baselines.training.training_log import METRICS
-from threedident.datasets.formats import open_rendered
+from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError, UsageError
-from threedident.latents import latents_digest
 from threedident.storage.atomic_files import (
     explaining_write_errors,
     read_json,
@@ -71,8 +70,8 @@ def check(
     for name, images in (("data", data), ("test", test)):
         before = result["data"].get(DIGESTS[name])
         if images is not None and before is not None:
-            with open_rendered(images) as source:
-                refuse_other_data(out, name, before, latents_digest(source.raw_latents), images)
+            with open_dataset(images) as source:
+                refuse_other_data(out, name, before, source.fingerprint, images)
     return result
 
 
