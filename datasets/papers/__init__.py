@@ -13,7 +13,7 @@ from typing import Any
 from threedident.datasets.formats.source import ImageSource
 from threedident.errors import DatasetError, UsageError
 
-#: The beginning of the names of images that are drawn.
+#: What the names of images begin with that are drawn when they are asked for.
 DRAWN = "drawn:"
 
 
@@ -48,10 +48,6 @@ _FORMS = {
 FORMS: dict[str, str] = {form: about.words for form, about in _FORMS.items()}
 
 
-#: What the names of images begin with that are drawn when they are asked for.
-DRAWN = "drawn:"
-
-
 def is_drawn(root: str | Path) -> bool:
     """Whether a dataset's path is the name of images that are drawn, such as drawn:sprites."""
     return str(root).startswith(DRAWN)
@@ -67,7 +63,7 @@ def find_form(root: Path) -> str | None:
         DatasetError: it is a name of drawn images that there are not.
     """
     text = str(root)
-    if text.startswith(DRAWN):
+    if is_drawn(root):
         name = text.removeprefix(DRAWN).partition(":")[0]
         names = {about.name: form for form, about in _FORMS.items() if about.name}
         if name not in names:

@@ -131,40 +131,36 @@ class NaturalSpriteSource(ImageSource):
         return [] if self.form == DRAWN_FORM else [_path_of(self.root)]
 
     def facts(self) -> dict[str, Any]:
-        """The values of the factors, and what looks alike."""
-        notes = []
+        """What the images are, what looks alike in them, and what follows for the angle."""
+        facts = {}
         if self.form == DRAWN_FORM:
             what = "without its pairs" if self.pairs is None else "with pairs of Laplace steps"
-            notes.append(f"drawn by this toolkit, and not the dataset: {what}")
-        notes.append(
-            "angle: square, star_4 and spoke_4 look alike after each quarter of a turn, the "
-            "triangle after each third"
+            facts["drawn"] = f"by this toolkit, and not the dataset: {what}"
+        facts["alike"] = (
+            "square, star_4 and spoke_4 look alike after each quarter of a turn, the triangle "
+            "after each third"
         )
-        best = {}
-        if self.grid is not None and "angle" in self.grid.names and self.values is not None:
-            best["angle"] = self._best_angle()
-            notes.append(
-                "angle: no function of an image predicts it with an R2 above "
-                f"{best['angle']:.4f}, as some images are equal"
-            )
-        values = {} if self.values is None else dict(zip(NAMES, self.values, strict=True))
-        return {
-            "notes": notes,
-            "values": {name: values[name].tolist() for name in self.factor_names if values},
-            "best_r2": best,
-        }
+        if self.grid is not None and "angle" in self.grid.names:
+            facts["best R2"] = f"of the angle {self.best_angle():.4f}, as some images are equal"
+        return facts
 
-    def _best_angle(self) -> float:
-        """The share of the angle's variance that shape and symmetry leave."""
-        assert self.values is not None
+    def best_angle(self) -> float:
+        """The largest R2 with which any function of an image can predict the angle of a grid.
+
+        It is the share of the variance between groups of images that are equal.
+
+        Raises:
+            UsageError: the images are those of no grid.
+        """
+        if self.values is None:
+            raise UsageError(f"{self.root} is no grid: its angles are drawn for each pair")
         degrees, groups = self.values[3], []
-        angles = np.arange(len(degrees))
         for number in self.values[4]:
             turn = NATURAL_TURNS[NATURAL_SHAPES[int(number)]]
             # To a millionth of a degree: steps need not be whole.
             _, phases = np.unique(np.rint(degrees * 1e6) % (turn * 1e6), return_inverse=True)
-            groups.append(int(number) * len(degrees) + phases.ravel())
-        return explained(np.concatenate(groups), np.tile(angles, len(groups)))
+            groups.append(int(number) * len(degrees) + phases)
+        return explained(np.concatenate(groups), np.tile(np.arange(len(degrees)), len(groups)))
 
 
 def grid_source(

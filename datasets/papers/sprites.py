@@ -141,47 +141,43 @@ class SpriteSource(ImageSource):
         return []
 
     def facts(self) -> dict[str, Any]:
-        """The values of the factors, and what looks alike."""
-        known = dict(zip(NAMES, self.values, strict=True))
-        notes = [
-            "drawn by this toolkit, and not the dataset: the grid, the order and the symmetries "
-            "are those of dSprites, the pixels are not",
-        ]
-        best, within = {}, {}
+        """What the images are, what looks alike in them, and what follows for the orientation."""
+        facts = {
+            "drawn": "by this toolkit, and not the dataset: grid, order and symmetries are those "
+            "of dSprites, the pixels are not"
+        }
         if "orientation" in self.grid.names:
             turn = self.sizes[2] - 1
-            best["orientation"] = self._best_orientation()
-            within["orientation"] = self._best_orientation_within_a_step()
-            notes += [
-                "orientation: the first and the last value are one angle; a square looks alike "
-                f"after each {turn / 4:g} steps, an ellipse after each {turn / 2:g}",
-                "orientation: as some images are equal, no function of an image predicts it with "
-                f"an R2 above {best['orientation']:.4f}; nor above {within['orientation']:.4f}, if "
-                "what differs by less than a step of a look-alike is not told apart",
-            ]
-        return {
-            "notes": notes,
-            "values": {name: known[name].tolist() for name in self.grid.names},
-            "best_r2": best,
-            "best_r2_within_a_step": within,
-        }
+            facts["alike"] = (
+                "the first and the last orientation are one angle; a square looks alike after each "
+                f"{turn / 4:g} steps of it, an ellipse after each {turn / 2:g}"
+            )
+            facts["best R2"] = (
+                f"of the orientation {self.best_orientation():.4f}, as some images are equal; "
+                f"{self.best_orientation(within_a_step=True):.4f}, if angles that look less than a "
+                "step apart are not told apart"
+            )
+        return facts
 
-    def _best_orientation(self) -> float:
-        """The share of the orientation's variance that images determine: equal ones share it.
+    def best_orientation(self, *, within_a_step: bool = False) -> float:
+        """The largest R2 with which any function of an image can predict the orientation.
 
-        A place never hides what a patch shows, so that patches stand for images.
+        It is the share of the variance between groups of images that look alike.
+
+        Args:
+            within_a_step: whether angles that look less than a step apart count as alike;
+                otherwise only images that are equal in each pixel.
         """
-        flat = self._patches.reshape(len(self._patches), -1)
-        _, group = np.unique(flat, axis=0, return_inverse=True)
-        return explained(group, np.arange(len(flat)) % self.sizes[2])
-
-    def _best_orientation_within_a_step(self) -> float:
-        """The same, if angles that look less than a step apart count as one."""
-        turn, groups = self.sizes[2] - 1, []
         orientations = np.arange(self.sizes[2])
+        if not within_a_step:
+            # A place hides nothing that a patch shows, so that patches stand for images.
+            flat = self._patches.reshape(len(self._patches), -1)
+            _, group = np.unique(flat, axis=0, return_inverse=True)
+            return explained(group, np.arange(len(flat)) % self.sizes[2])
+        turn, groups = max(1, self.sizes[2] - 1), []
         for number in self.values[0]:
             folds = _FOLDS[DSPRITES_SHAPES[int(number) - 1]]
-            # Whole numbers: the phase within a fold, in steps, is this divided by the folds.
+            # Whole numbers: the phase within a fold, in steps, is the first part over `folds`.
             phases = orientations * folds % turn // folds
             groups.append(int(number) * self.sizes[2] + phases)
         return explained(np.concatenate(groups), np.tile(orientations, len(groups)))
