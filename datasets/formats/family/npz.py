@@ -114,6 +114,34 @@ class Npz:
             array = flat.view(member.dtype).reshape(member.shape)
         return array
 
+    def pieces(self, name: str, rows: int) -> Iterator[npt.NDArray[Any]]:
+        """Unpack an array from its first row on.
+
+        Args:
+            name: the array's name.
+            rows: the rows of a piece; the last one may have fewer.
+
+        Raises:
+            DatasetError: there is none, or it is damaged.
+        """
+        member = self.member(name)
+        row = math.prod(member.shape[1:]) * member.dtype.itemsize
+        with (
+            self._explaining(),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(f"{name}.npy") as file,
+        ):
+            self._skip_header(file)
+            for first in range(0, member.shape[0], rows):
+                count = min(rows, member.shape[0] - first)
+                content = file.read(count * row)
+                if len(content) < count * row:
+                    raise DatasetError(f"{self.path} is damaged: {name} is cut short")
+                piece = np.frombuffer(content, member.dtype)
+                yield piece.reshape(count, *member.shape[1:])
+            if file.read(1):  # reading to the end checks the sum, too
+                raise DatasetError(f"{self.path} is damaged: {name} is longer than declared")
+
     def _read_header(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
         name = info.filename.removesuffix(".npy")
         with archive.open(info) as file:
