@@ -30,8 +30,9 @@ import numpy.typing as npt
 from threedident.datasets.formats.family.npz import Npz
 from threedident.datasets.formats.source import ImageSource, UInt8, check_numbers
 from threedident.datasets.papers import refuse_split
+from threedident.datasets.papers.image_arrays import check_memory, grid_factors
 from threedident.datasets.papers.sprites import NAMES as DRAWN_NAMES
-from threedident.datasets.papers.sprites import SpriteSource, grid_factors, sprite_grid
+from threedident.datasets.papers.sprites import SpriteSource, sprite_grid
 from threedident.distributions.grid import Grid
 from threedident.errors import DatasetError, UsageError
 from threedident.progress import Progress
@@ -189,8 +190,9 @@ class _HDF5File:
         self._path = path
         with open_hdf5(path) as file:
             self.shape = _checked(path, _hdf5_array(file, _IMAGES, path))
-            inside = {_IMAGES: _IMAGES, **_IN_HDF5}
-            self.names = frozenset(name for name, place in inside.items() if place in file)
+            self.names = frozenset(
+                name for name, place in _IN_HDF5.items() if _parent(file, place) is not None
+            )
 
     def array(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Read an array whole, of a known shape."""
@@ -213,17 +215,26 @@ class _HDF5File:
         return None
 
 
-def _hdf5_array(file: Any, name: str, path: Path) -> Any:
-    """An array of a file, perhaps in a group, that is stored in the file itself."""
-    *groups, last = name.split("/")
-    for group in groups:
-        links, key = file.id.links, group.encode()
+def _parent(file: Any, place: str) -> Any:
+    """The group that holds an array; None where a part of its path is missing, or a link."""
+    *groups, last = place.split("/")
+    for name in groups:
+        links, key = file.id.links, name.encode()
         if not links.exists(key) or links.get_info(key).type != h5py.h5l.TYPE_HARD:
-            raise DatasetError(f"{path} lacks the array {name!r}, as files of dSprites have it")
-        file = file[group]
+            return None
+        file = file[name]
         if not isinstance(file, h5py.Group):
-            raise DatasetError(f"{path}: {group!r} is no group, as in files of dSprites")
-    return safe_array(file, last, path, expected=(_IMAGES, *_IN_HDF5.values()))
+            return None
+    return file if file.id.links.exists(last.encode()) else None
+
+
+def _hdf5_array(file: Any, place: str, path: Path) -> Any:
+    """An array that is stored in the file itself."""
+    group = _parent(file, place)
+    if group is None:
+        held = ", ".join((_IMAGES, *_IN_HDF5.values()))
+        raise DatasetError(f"{path} lacks the array {place!r}: files of dSprites hold {held}")
+    return safe_array(group, place.rpartition("/")[2], path)
 
 
 def _checked(path: Path, images: Any) -> tuple[int, int, int]:
@@ -282,10 +293,8 @@ class _BitImages:
 
     def _load(self) -> UInt8:
         count, pixels = self._shape[0], math.prod(self._shape[1:])
-        try:
-            bits = np.empty((count, -(-pixels // 8)), np.uint8)
-        except (MemoryError, ValueError) as error:
-            raise DatasetError(f"{self._path}: {count} images do not fit in memory") from error
+        check_memory(self._path, count * -(-pixels // 8))
+        bits = np.empty((count, -(-pixels // 8)), np.uint8)
         done = 0
         with Progress(f"unpacking {self._path.name}", count) as progress:
             for piece in self._pieces():

@@ -36,10 +36,10 @@ from threedident.columns import Column
 from threedident.datasets.formats.source import ImageSource, UInt8, check_numbers
 from threedident.datasets.papers import DRAWN, refuse_split
 from threedident.datasets.papers.drawing import NATURAL_SHAPES, NATURAL_TURNS, SIDE, place_natural
+from threedident.datasets.papers.image_arrays import grid_factors
 from threedident.datasets.papers.sprites import (
     check_sizes,
     explained,
-    grid_factors,
     name_classes,
     name_with_sizes,
     parse_sizes,
@@ -84,11 +84,13 @@ class Transitions:
         x: the masses' centres from the left, (P, 2), in pixels of 64.
         y: those from above, (P, 2); the drawn images have them from below, as the published ones.
         area: the areas, (P, 2), in pixels.
+        synthetic: whether they are steps of our own, and not those of videos.
     """
 
     x: Float64
     y: Float64
     area: Float64
+    synthetic: bool = False
 
     def __len__(self) -> int:
         return len(self.x)
@@ -97,7 +99,7 @@ class Transitions:
         """The pairs with both areas within the quantiles of their column."""
         low, high = np.quantile(self.area, _QUANTILES, axis=0)
         kept = ((self.area >= low) & (self.area <= high)).all(1)
-        return Transitions(self.x[kept], self.y[kept], self.area[kept])
+        return Transitions(self.x[kept], self.y[kept], self.area[kept], self.synthetic)
 
 
 class NaturalSpriteSource(ImageSource):
@@ -106,10 +108,12 @@ class NaturalSpriteSource(ImageSource):
     Attributes:
         values: of a grid the values of each factor: x, y and scale in shares of the frame, the
             angle in degrees, the number of the shape; None where factors are no grid's.
+        synthetic: whether the pairs are steps of our own, and not those of videos.
     """
 
     shape = (SIDE, SIDE, 3)
     values: tuple[Float64, ...] | None = None
+    synthetic = False
 
     def __init__(self, root: Path) -> None:
         """Take the name; `grid_source` and `table_source` say how its images come about."""
@@ -133,9 +137,10 @@ class NaturalSpriteSource(ImageSource):
     def facts(self) -> dict[str, Any]:
         """What the images are, what looks alike in them, and what follows for the angle."""
         facts = {}
-        if self.form == DRAWN_FORM:
-            what = "without its pairs" if self.pairs is None else "with pairs of Laplace steps"
-            facts["drawn"] = f"by this toolkit, and not the dataset: {what}"
+        if self.pairs is None:
+            facts["drawn"] = "by this toolkit, and not the dataset: there are no pairs"
+        elif self.synthetic:
+            facts["drawn"] = "by this toolkit, and not the dataset: the pairs are Laplace steps"
         facts["alike"] = (
             "square, star_4 and spoke_4 look alike after each quarter of a turn, the triangle "
             "after each third"
@@ -177,7 +182,7 @@ def grid_source(
         UsageError: a size does not fit.
     """
     sizes = tuple(sizes)
-    check_sizes(sizes, _MOST)
+    check_sizes(sizes, NAMES, _MOST)
     source = NaturalSpriteSource(root or name_with_sizes(f"{DRAWN}natural-sprites", sizes, SIZES))
     own = (
         np.linspace(0.2, 0.8, sizes[0]),
@@ -236,6 +241,7 @@ def table_source(
     )
     source.factors = np.stack([column.ravel() for column in columns], 1).astype(np.float32)
     source.pairs = np.arange(2 * len(kept), dtype=np.int64).reshape(-1, 2)
+    source.synthetic = kept.synthetic
     return source
 
 
@@ -257,6 +263,7 @@ def _discrete_source(
     fixed = (np.repeat(each[:, None], 2, 1) for each in (angles, shapes))
     assert source.grid is not None
     source.pairs = source.grid.index(np.stack([*numbers, *fixed], -1))
+    source.synthetic = kept.synthetic
     return source
 
 
@@ -287,10 +294,12 @@ def read_table(path: Path) -> Transitions:
         DatasetError: it cannot be read, or is no such table.
     """
     windows = 0
+    categories = set()
 
     def objects() -> Iterator[list[tuple[Mask, ...]]]:
         nonlocal windows
-        for line, cells in _rows(path):
+        for line, (_, category, *cells) in _rows(path):
+            categories.add(category)
             masks = [_parse_cell(cell, path, line, k) for k, cell in enumerate(cells)]
             for each in filter(None, masks):
                 windows = windows or len(each)
@@ -301,7 +310,8 @@ def read_table(path: Path) -> Transitions:
                     )
             yield masks
 
-    return _transitions(objects())
+    transitions = _transitions(objects())
+    return dataclasses.replace(transitions, synthetic=categories == {_NO_CATEGORY})
 
 
 def _transitions(objects: Iterable[Sequence[tuple[Mask, ...]]]) -> Transitions:
@@ -318,7 +328,7 @@ def _transitions(objects: Iterable[Sequence[tuple[Mask, ...]]]) -> Transitions:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line of a table, and its cells of frames."""
+    """The number of each line of a table, and its cells."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows = csv.reader(file, strict=True)
@@ -334,7 +344,7 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                         f"{path}, line {rows.line_num}: {len(row)} cells, expected {frames + 2}"
                     )
                 if row:
-                    yield rows.line_num, row[2:]
+                    yield rows.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"cannot read {path}: {error!s:.200}") from error
 
@@ -373,7 +383,9 @@ def _parse_cell(cell: str, path: Path, line: int, frame: int) -> tuple[Mask, ...
 
 # Tables of our own
 
-_DEFAULT_OBJECTS = 2000
+_NO_CATEGORY = "0"  # the cat_id of our own objects: those of videos are 1 and more
+#: Objects of a table, where no number is given.
+DEFAULT_OBJECTS = 2000
 _FRAMES = 36
 _WIDTH = 2 * SIDE  # of a whole frame, whose windows begin at 0, 32 and 64
 _STEP = 1.5  # the mean of the steps' absolute value, in pixels
@@ -423,7 +435,7 @@ def synthetic_masks(objects: int, seed: int) -> Iterator[list[tuple[Mask, ...]]]
         yield cells
 
 
-def write_table(out: Path, objects: int = _DEFAULT_OBJECTS, *, seed: int = 0) -> int:
+def write_table(out: Path, objects: int = DEFAULT_OBJECTS, *, seed: int = 0) -> int:
     """Write a table of our own, in the format of the published one.
 
     Args:
@@ -455,7 +467,7 @@ def write_table(out: Path, objects: int = _DEFAULT_OBJECTS, *, seed: int = 0) ->
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["id", "cat_id", *(f"t_{k}" for k in range(_FRAMES))])
         for number, cells in enumerate(synthetic_masks(objects, seed)):
-            rows.writerow([number + 1, 1, *(_cell(cell) for cell in cells)])
+            rows.writerow([number + 1, _NO_CATEGORY, *(_cell(cell) for cell in cells)])
             progress.advance()
     return objects
 
@@ -499,8 +511,14 @@ def open(root: Path, split: str | None = None, *, seed: int = 0) -> NaturalSprit
     if text.startswith(DRAWN):
         variant = text.removeprefix(f"{DRAWN}natural-sprites").removeprefix(":")
         if variant in ("continuous", "discrete"):
-            transitions = _transitions(synthetic_masks(_DEFAULT_OBJECTS, 0))
-            return table_source(transitions, root, discrete=variant == "discrete", seed=seed)
+            steps = _transitions(synthetic_masks(DEFAULT_OBJECTS, 0))
+            steps = dataclasses.replace(steps, synthetic=True)
+            return table_source(steps, root, discrete=variant == "discrete", seed=seed)
+        if not variant[:1].isdigit() and variant:
+            raise UsageError(
+                f"there is no variant {variant!r:.50} of {DRAWN}natural-sprites: expected "
+                "continuous, discrete, or sizes such as 8x8x6x40x4"
+            )
         return grid_source(parse_sizes(variant) if variant else SIZES)
     path = _path_of(root)
     return table_source(read_table(path), root, discrete=path != root, seed=seed)

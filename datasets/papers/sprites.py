@@ -21,9 +21,10 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.columns import Column
-from threedident.datasets.formats.source import Float32, ImageSource, UInt8, check_numbers
+from threedident.datasets.formats.source import ImageSource, UInt8, check_numbers
 from threedident.datasets.papers import DRAWN, refuse_split
 from threedident.datasets.papers.drawing import DSPRITES_SHAPES, PLACES, SIDE, hard_patch, paste
+from threedident.datasets.papers.image_arrays import grid_factors
 from threedident.distributions.grid import Grid
 from threedident.errors import UsageError
 
@@ -36,6 +37,7 @@ NAMES = ("shape", "scale", "orientation", "posX", "posY")
 #: The published sizes of the grid.
 SIZES = (3, 6, 40, 32, 32)
 _MOST = (len(DSPRITES_SHAPES), 1000, 1000, PLACES, PLACES)
+_MOST_IMAGES = 10_000_000  # whose factors are in memory
 _MOST_PATCHES = 100_000  # a kilobyte each
 #: How many times a turn each shape looks alike.
 _FOLDS = {"square": 4, "ellipse": 2, "heart": 1}
@@ -53,7 +55,7 @@ def values(sizes: Sequence[int] = SIZES) -> tuple[Float64, ...]:
     Raises:
         UsageError: a size does not fit.
     """
-    check_sizes(sizes, _MOST)
+    check_sizes(sizes, NAMES, _MOST)
     shapes, scales, orientations, columns, rows = sizes
     return (
         np.arange(1.0, shapes + 1),
@@ -64,25 +66,30 @@ def values(sizes: Sequence[int] = SIZES) -> tuple[Float64, ...]:
     )
 
 
-def check_sizes(sizes: Sequence[int], most: Sequence[int]) -> None:
+def check_sizes(sizes: Sequence[int], names: Sequence[str], most: Sequence[int]) -> None:
     """Check the sizes of a grid that is to be drawn.
 
     Args:
         sizes: the sizes.
-        most: the largest that each can be.
+        names: the names of the factors.
+        most: the largest that each size can be.
 
     Raises:
-        UsageError: one does not fit, or all are 1.
+        UsageError: one does not fit, all are 1, or the grid is too large.
     """
     fits = len(sizes) == len(most) and all(
         type(size) is int and 1 <= size <= largest
         for size, largest in zip(sizes, most, strict=True)
     )
     if not fits or max(sizes) == 1:
-        limits = ", ".join(map(str, most))
+        limits = ", ".join(f"{name} {size}" for name, size in zip(names, most, strict=True))
         raise UsageError(
-            f"expected {len(most)} sizes, from 1 to {limits}, not all of them 1, found "
-            f"{list(sizes)!r:.100}"
+            f"expected {len(most)} sizes of 1 or more, not all of them 1, and at most {limits}; "
+            f"found {list(sizes)!r:.100}"
+        )
+    if math.prod(sizes) > _MOST_IMAGES:
+        raise UsageError(
+            f"a grid of {math.prod(sizes):,} images: at most {_MOST_IMAGES:,} can be drawn"
         )
 
 
@@ -213,28 +220,20 @@ def name_classes(grid: Grid, name: str, classes: Sequence[str]) -> tuple[Column,
     )
 
 
-def grid_factors(grid: Grid) -> Float32:
-    """The points of a grid in their order, (N, n)."""
-    try:
-        return np.stack([each.ravel() for each in np.indices(grid.sizes, np.float32)], axis=1)
-    except (MemoryError, ValueError) as error:
-        raise UsageError(f"a grid of {len(grid):,} points does not fit in memory") from error
-
-
 def name_with_sizes(name: str, sizes: Sequence[int], default: Sequence[int]) -> Path:
     """The name of drawn images, with their sizes where these are not the default."""
     return Path(name if tuple(sizes) == tuple(default) else f"{name}:{'x'.join(map(str, sizes))}")
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Read sizes that are written as 3x6x40x32x32.
+    """Read sizes that are written as 3x6x40x32x32, or with commas.
 
     Raises:
         UsageError: they are not.
     """
-    if not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
+    if not re.fullmatch(r"[0-9]{1,9}([x,][0-9]{1,9}){0,63}", text):
         raise UsageError(f"expected sizes such as 3x6x40x32x32, found {text!r:.100}")
-    return tuple(int(size) for size in text.split("x"))
+    return tuple(int(size) for size in re.split("[x,]", text))
 
 
 def open(root: Path, split: str | None = None) -> SpriteSource:
