@@ -42,6 +42,15 @@ _FORMS = {
 FORMS: dict[str, str] = {form: about.words for form, about in _FORMS.items()}
 
 
+#: What the names of images begin with that are drawn when they are asked for.
+DRAWN = "drawn:"
+
+
+def is_drawn(root: str | Path) -> bool:
+    """Whether a dataset's path is the name of images that are drawn, such as drawn:sprites."""
+    return str(root).startswith(DRAWN)
+
+
 def find_form(root: Path) -> str | None:
     """Find out which of `FORMS` a dataset is in; None where it is in none of them.
 
