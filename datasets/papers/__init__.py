@@ -13,7 +13,7 @@ from typing import Any
 from threedident.datasets.formats.source import ImageSource
 from threedident.errors import DatasetError, UsageError
 
-#: The beginning of the names of images that are drawn.
+#: What the names of images begin with that are drawn when they are asked for.
 DRAWN = "drawn:"
 
 
@@ -40,10 +40,6 @@ _FORMS = {
 }
 #: The forms, and what each is in words.
 FORMS: dict[str, str] = {form: about.words for form, about in _FORMS.items()}
-
-
-#: What the names of images begin with that are drawn when they are asked for.
-DRAWN = "drawn:"
 
 
 def is_drawn(root: str | Path) -> bool:

@@ -25,6 +25,7 @@ _NAMES = {
     "numpy ndarray": "array type",
     "numpy dtype": "dtype",
     "_codecs encode": "bytes",
+    "__builtin__ bytes": "empty bytes",
     **{
         f"{package}.{name}": meaning
         for package in ("numpy.core", "numpy._core")
@@ -210,6 +211,8 @@ def _call(called: Any, arguments: Any) -> Any:
         return _Dtype(arguments[0])
     if meaning == "bytes" and arguments[1:] == ("latin1",):
         return arguments[0].encode("latin1")
+    if meaning == "empty bytes" and arguments == ():
+        return b""
     if meaning == "array":
         content, dtype, shape, order = arguments
         return _Array(_array(content, dtype, shape, order))

@@ -67,13 +67,10 @@ class MaskSequences(ImageSource):
         return [self.root] if self.root.is_file() else []
 
     def facts(self) -> dict[str, Any]:
-        """The number of sequences, and the shortest and the longest."""
+        """The lengths of the sequences."""
         assert self.sequences is not None
         lengths = np.diff(self.sequences)
-        return {
-            "sequences": len(lengths),
-            "frames": [int(lengths.min()), int(lengths.max())],
-        }
+        return {"frames": f"{lengths.min()} to {lengths.max()} in a sequence"}
 
 
 def mask_columns(height: int, width: int) -> tuple[Column, ...]:
