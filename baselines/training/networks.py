@@ -85,7 +85,8 @@ def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Ve
         # As published, they see pixels in [0, 1].
         return ImageEncoder((0.0,) * channels, (1.0,) * channels, body, output)
     if problem.normalization is not None:
-        resnet = ResNetEncoder(n, settings.body, settings.width)
+        colors = len(problem.normalization[0])
+        resnet = ResNetEncoder(n, settings.body, settings.width, colors)
         return ImageEncoder(*problem.normalization, resnet, output)
     if not settings.whiten:
         return VectorEncoder(MLPEncoder(n), output)
