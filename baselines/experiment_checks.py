@@ -23,6 +23,9 @@ OPTIMIZERS = ("adam", "muon")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 #: The channels of a published ResNet's first layer.
 PUBLISHED_WIDTH = 64
+#: The sides of the images that the convolutional encoder takes, as `threedident.encoders.conv` has
+#: them; that needs torch.
+CONV_SIDES = (64, 32)
 
 _WIDEST = 512
 _MOST_CODES = 4096

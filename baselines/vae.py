@@ -161,7 +161,7 @@ def shared_posteriors(
         mean_tilde, log_variance_tilde: those of the second images.
 
     Returns:
-        The parameters of both, mean and log-variance each, and the mask of the shared codes, (B, m).
+        Mean and log-variance of both, and the mask of the shared codes, (B, m) each.
     """
     variance, variance_tilde = log_variance.exp(), log_variance_tilde.exp()
     with torch.no_grad():

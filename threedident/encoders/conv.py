@@ -44,7 +44,12 @@ class ConvEncoder(Part):
         for after in _CHANNELS[side]:
             layers += [nn.Conv2d(before, after, 4, 2, 1), nn.ReLU(inplace=True)]
             before = after
-        layers += [nn.Conv2d(before, WIDTH, 4), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(WIDTH, codes)]
+        layers += [
+            nn.Conv2d(before, WIDTH, 4),
+            nn.ReLU(inplace=True),
+            nn.Flatten(),
+            nn.Linear(WIDTH, codes),
+        ]
         self.layers = nn.Sequential(*layers)
         initialize(self)
 
