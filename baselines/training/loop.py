@@ -86,8 +86,9 @@ def train(
 
     The folder holds `experiment.toml`, `metrics.csv`, TensorBoard's files, the last two
     checkpoints (one, where a finished run cannot be extended), and at the end `encoder.pt` and
-    `result.json`; of an autoencoder `decoder.pt` and `reconstructions.png` as well. A run that was killed and started again gives what it would have given: batches
-    depend on seed and step alone. It returns at once where the run is finished.
+    `result.json`; of an autoencoder `decoder.pt` and `reconstructions.png` as well. A run that was
+    killed and started again gives what it would have given: batches depend on seed and step alone.
+    It returns at once where the run is finished.
 
     Args:
         experiment: the experiment, the name of a built-in one, or the path of a file.
