@@ -40,13 +40,14 @@ from threedident.baselines.training.distributed import (
     require_same_step,
 )
 from threedident.baselines.training.measurements import Measurements
-from threedident.baselines.training.networks import DECODER, ENCODER, make_networks, start_from
+from threedident.baselines.training.networks import ENCODER, make_networks, start_from
 from threedident.baselines.training.reconstructions import (
     COUNT,
     RECONSTRUCTIONS,
     write_reconstructions,
 )
 from threedident.baselines.training.run_folder import (
+    DECODER,
     DIGESTS,
     FORMAT,
     FORMAT_VERSION,

@@ -30,7 +30,7 @@ from threedident.encoders import (
 )
 from threedident.errors import UsageError
 
-ENCODER, DECODER = "encoder.pt", "decoder.pt"
+ENCODER = "encoder.pt"
 
 #: Observations that a whitening is measured on; no batch that is scored has this number.
 _WHITENED = 1 << 16

@@ -21,6 +21,7 @@ from threedident.encoders import (
     build,
     load_decoder,
     load_encoder,
+    read_decoder,
     save_decoder,
     save_encoder,
 )
@@ -146,6 +147,7 @@ def test_saved_decoders_come_back(tmp_path, decoder):
     codes = torch.randn(2, 3)
     assert type(loaded) is type(decoder)
     assert torch.equal(loaded(codes), decoder(codes))
+    assert read_decoder(path)[1] == {"steps": 3}
     with pytest.raises(DatasetError, match="no encoder of this toolkit"):
         load_encoder(path)
     with pytest.raises(UsageError, match="expected a ConvDecoder or an MLPDecoder, found Linear"):

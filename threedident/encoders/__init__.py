@@ -23,6 +23,7 @@ from threedident.encoders.encoder import VectorEncoder as VectorEncoder
 from threedident.encoders.encoder import build as build
 from threedident.encoders.files import load_decoder as load_decoder
 from threedident.encoders.files import load_encoder as load_encoder
+from threedident.encoders.files import read_decoder as read_decoder
 from threedident.encoders.files import read_encoder as read_encoder
 from threedident.encoders.files import save_decoder as save_decoder
 from threedident.encoders.files import save_encoder as save_encoder

@@ -71,7 +71,7 @@ class MLPDecoder(Part):
         UsageError: a number does not fit.
     """
 
-    def __init__(self, codes: int, outputs: int, hidden: int) -> None:
+    def __init__(self, codes: int, outputs: int, hidden: int = 512) -> None:
         super().__init__()
         for name, value in (("codes", codes), ("outputs", outputs), ("hidden", hidden)):
             check_size(name, value)

@@ -103,7 +103,16 @@ def load_decoder(path: str | Path) -> Decoder:
     Raises:
         DatasetError: there is no such file, or it is damaged or another kind of file.
     """
-    return _read(Path(path), DECODER_FORMAT, "decoder", build_decoder)[0]
+    return read_decoder(Path(path))[0]
+
+
+def read_decoder(path: Path) -> tuple[Decoder, dict[str, Any]]:
+    """Read a decoder from its file, and the facts that the file holds about it.
+
+    Raises:
+        DatasetError: there is no such file, or it is damaged or another kind of file.
+    """
+    return _read(path, DECODER_FORMAT, "decoder", build_decoder)
 
 
 def _check_path(path: Any, call: str) -> None:
