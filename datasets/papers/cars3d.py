@@ -17,13 +17,13 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 from PIL import Image
 
 from threedident.datasets.formats.source import ImageSource, UInt8
-from threedident.datasets.papers import matlab
+from threedident.datasets.papers import matlab, refuse_split
 from threedident.datasets.papers.image_arrays import (
     ArraySource,
     HeldImages,
@@ -32,7 +32,7 @@ from threedident.datasets.papers.image_arrays import (
     varying,
 )
 from threedident.distributions.grid import Grid
-from threedident.errors import DatasetError, UsageError
+from threedident.errors import DatasetError
 from threedident.progress import Progress
 from threedident.storage.atomic_files import explaining_write_errors, replacing
 
@@ -66,15 +66,14 @@ def find(root: Path) -> bool:
     return False
 
 
-def open(root: Path, split: str | None = None) -> ImageSource:  # noqa: A001
+def open(root: Path, split: str | None = None) -> ImageSource:
     """Open the folder or the archive.
 
     Raises:
         UsageError: a split is named; there is none.
         DatasetError: a file is missing or damaged.
     """
-    if split is not None:
-        raise UsageError(f"{root} has no splits to choose from")
+    refuse_split(root, split)
     types, shapes = _contents(root)
     first = next(iter(shapes))
     shape = shapes[first]
@@ -149,9 +148,7 @@ def _parse_list(content: bytes, root: Path) -> list[str]:
     return types
 
 
-def _load(
-    root: Path, types: Sequence[str], shape: tuple[int, ...], size: tuple[int, ...]
-) -> UInt8:
+def _load(root: Path, types: Sequence[str], shape: tuple[int, ...], size: tuple[int, ...]) -> UInt8:
     """Read the images of all types, in the order of the grid."""
     *_, azimuths, elevations = shape
     places = {f"{name}.mat": k for k, name in enumerate(types)}
@@ -180,9 +177,7 @@ def _resize(pictures: UInt8, size: tuple[int, ...]) -> UInt8:
     flat = pictures.reshape(-1, *pictures.shape[2:])
     sides = (size[2], size[1])
     smaller = [Image.fromarray(each).resize(sides, Image.Resampling.LANCZOS) for each in flat]
-    return np.stack([np.asarray(each) for each in smaller]).reshape(
-        *pictures.shape[:2], *size[1:]
-    )
+    return np.stack([np.asarray(each) for each in smaller]).reshape(*pictures.shape[:2], *size[1:])
 
 
 def _members(root: Path, limit: int) -> Iterator[tuple[str, IO[bytes]]]:
@@ -200,7 +195,9 @@ def _members(root: Path, limit: int) -> Iterator[tuple[str, IO[bytes]]]:
         raw = opened.enter_context(root.open("rb"))
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        plain = opened.enter_context(gzip.GzipFile(fileobj=raw)) if packed else raw
+        plain: IO[bytes] = raw
+        if packed:
+            plain = cast(IO[bytes], opened.enter_context(gzip.GzipFile(fileobj=raw)))
         stream = _Stream(plain, limit)
         with tarfile.open(fileobj=stream, mode="r:") as tar:
             while member := tar.next():

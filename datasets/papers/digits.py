@@ -1,4 +1,4 @@
-"""Digits: the IDX files of MNIST and of its relatives, and scikit-learn's own.
+"""Digits: the IDX files of MNIST and of its relatives.
 
 A folder of IDX files, gzipped or not, as MNIST and Fashion-MNIST are published, or the folder that
 torchvision keeps them in (`MNIST/raw`):
@@ -6,8 +6,7 @@ torchvision keeps them in (`MNIST/raw`):
     train-images-idx3-ubyte   train-labels-idx1-ubyte    60,000 images of 28 x 28
     t10k-images-idx3-ubyte    t10k-labels-idx1-ubyte     10,000
 
-`sklearn:digits` stands for the 1,797 images of 8 x 8 that come with scikit-learn. The one factor is
-the class.
+The one factor is the class.
 """
 
 from __future__ import annotations
@@ -30,35 +29,28 @@ from threedident.datasets.formats.source import ImageSource, UInt8
 from threedident.datasets.papers.image_arrays import (
     PIECE,
     ArraySource,
-    HeldImages,
     ImageArray,
     PlainImages,
     StreamedImages,
     check_image_shape,
     explaining,
+    open_file,
 )
-from threedident.errors import DatasetError, MissingExtraError, UsageError
+from threedident.errors import DatasetError, UsageError
 from threedident.storage.atomic_files import explaining_write_errors, replacing
 
 FORM = "mnist"
-SKLEARN_FORM = "sklearn-digits"
-SKLEARN = "sklearn:digits"
+CLASS = Column("class", "discrete", None, tuple(map(str, range(10))))
 SPLITS = {"train": "train", "test": "t10k"}
 _IMAGES, _LABELS = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
 _FOLDERS = (".", "raw", "MNIST/raw", "FashionMNIST/raw", "KMNIST/raw")
 _BYTES = 0x08  # the type of the numbers, in the magic number
 _MOST_LABELS = 1 << 24  # bytes
-_BRIGHTEST = 16  # of scikit-learn's digits
 
 
 def find(root: Path) -> bool:
     """Whether it is a folder of IDX files with such names."""
     return _folder(root) is not None
-
-
-def find_sklearn(root: Path) -> bool:
-    """Whether it is the name of scikit-learn's digits."""
-    return str(root) == SKLEARN
 
 
 def _folder(root: Path) -> Path | None:
@@ -80,7 +72,7 @@ def _file(folder: Path, name: str) -> Path | None:
     return None
 
 
-def open(root: Path, split: str | None = None) -> ImageSource:  # noqa: A001
+def open(root: Path, split: str | None = None) -> ImageSource:
     """Open a folder of IDX files.
 
     Args:
@@ -96,9 +88,7 @@ def open(root: Path, split: str | None = None) -> ImageSource:  # noqa: A001
         raise DatasetError(f"{root} holds no {_IMAGES.format('train')}, perhaps with .gz")
     splits = [name for name, word in SPLITS.items() if _file(folder, _IMAGES.format(word))]
     if split is None and len(splits) > 1:
-        raise UsageError(
-            f"{root} holds the splits {' and '.join(splits)}: choose one with --split"
-        )
+        raise UsageError(f"{root} holds the splits {' and '.join(splits)}: choose one with --split")
     split = split or splits[0]
     if split not in splits:
         raise UsageError(f"{root} has no split {split}: it holds {', '.join(splits)}")
@@ -112,15 +102,11 @@ def open(root: Path, split: str | None = None) -> ImageSource:  # noqa: A001
         root,
         FORM,
         images,
-        columns=[_column(10)],
+        columns=[CLASS],
         factors=_classes(labels, images.shape[0]),
         files=[path, labels],
         facts={"split": split},
     )
-
-
-def _column(count: int) -> Column:
-    return Column("class", "discrete", None, tuple(map(str, range(count))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,10 +120,6 @@ class _Header:
     def size(self) -> int:
         """The bytes of its numbers."""
         return math.prod(self.shape)
-
-
-def _open_file(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
 
 
 def _read_header(file: IO[bytes], path: Path, dimensions: int) -> _Header:
@@ -159,7 +141,7 @@ def _read_header(file: IO[bytes], path: Path, dimensions: int) -> _Header:
 
 
 def _images(path: Path) -> ImageArray:
-    with explaining(path, zlib.error), _open_file(path) as file:
+    with explaining(path, zlib.error), open_file(path) as file:
         header = _read_header(file, path, 3)
     shape = (*header.shape, 1)
     check_image_shape(path, "the file", shape, (1,))
@@ -172,7 +154,7 @@ def _images(path: Path) -> ImageArray:
 def _pieces(path: Path, header: _Header) -> Iterator[UInt8]:
     count, height, width = header.shape
     rows = max(1, PIECE // (height * width))
-    with explaining(path, zlib.error), _open_file(path) as file:
+    with explaining(path, zlib.error), open_file(path) as file:
         file.read(header.offset)
         for first in range(0, count, rows):
             size = min(rows, count - first)
@@ -184,7 +166,7 @@ def _pieces(path: Path, header: _Header) -> Iterator[UInt8]:
 
 def _classes(path: Path, count: int) -> npt.NDArray[np.float32]:
     """The classes, (N, 1)."""
-    with explaining(path, zlib.error), _open_file(path) as file:
+    with explaining(path, zlib.error), open_file(path) as file:
         header = _read_header(file, path, 1)
         if header.shape != (count,) or header.size > _MOST_LABELS:
             raise DatasetError(
@@ -198,36 +180,6 @@ def _classes(path: Path, count: int) -> npt.NDArray[np.float32]:
     if classes.max() > 9:
         raise DatasetError(f"{path}: expected the classes 0 to 9, found {classes.max()}")
     return classes.astype(np.float32)[:, None]
-
-
-def open_sklearn(root: Path, split: str | None = None) -> ImageSource:
-    """Open scikit-learn's digits; their brightness, 0 to 16, becomes 0 to 255.
-
-    Raises:
-        UsageError: a split is named; there is none.
-        MissingExtraError: scikit-learn is not installed.
-    """
-    if split is not None:
-        raise UsageError(f"{root} has no splits to choose from")
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise MissingExtraError("scikit-learn", "train", f"Reading {SKLEARN}") from error
-    digits = load_digits()
-    images = np.round(digits.images * (255 / _BRIGHTEST)).astype(np.uint8)[..., None]
-    return _SklearnSource(
-        root,
-        SKLEARN_FORM,
-        HeldImages(root, images.shape, lambda: images),
-        columns=[_column(10)],
-        factors=digits.target.astype(np.float32)[:, None],
-    )
-
-
-class _SklearnSource(ArraySource):
-    def files(self) -> list[Path]:
-        """None: they come with scikit-learn."""
-        return []
 
 
 def write(

@@ -9,13 +9,14 @@ import bisect
 import collections
 import contextlib
 import dataclasses
+import gzip
 import itertools
 import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -403,6 +404,11 @@ def label_grid(labels: npt.NDArray[Any], names: Sequence[str], where: str) -> La
     return LabelGrid(sizes, tuple(values for values, _ in pairs), rows)
 
 
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file to read it, unpacked if its name ends in .gz."""
+    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
 @contextlib.contextmanager
 def explaining(path: Path, *errors: type[Exception]) -> Iterator[None]:
     """Turn what the reading of a damaged file raises into a DatasetError.
@@ -411,11 +417,14 @@ def explaining(path: Path, *errors: type[Exception]) -> Iterator[None]:
         path: the file.
         errors: the kinds of errors, beside those of the system and of memory.
     """
+    kinds = (OSError, EOFError, ValueError, MemoryError, OverflowError, *errors)
     try:
         yield
     except FileNotFoundError:
         raise DatasetError(f"{path}: there is no such file") from None
-    except (OSError, EOFError, ValueError, MemoryError, OverflowError, *errors) as error:
+    except Exception as error:
+        if not isinstance(error, kinds):
+            raise
         text = " ".join(str(error).split()) or type(error).__name__
         raise DatasetError(f"cannot read {path}: {text:.200}") from error
 
@@ -438,7 +447,9 @@ def check_memory(path: Path, size: int) -> None:
         )
 
 
-def check_image_shape(path: Path, name: str, shape: tuple[int, ...], channels: Sequence[int]) -> None:
+def check_image_shape(
+    path: Path, name: str, shape: tuple[int, ...], channels: Sequence[int]
+) -> None:
     """Check the declared shape (N, H, W, C) of images.
 
     Args:

@@ -42,7 +42,7 @@ def read_bytes(file: IO[bytes], name: str, where: str) -> npt.NDArray[np.uint8]:
     for variable in _variables(file, where):
         names.append(variable.name)
         if variable.name == name:
-            return variable.bytes()
+            return variable.values()
     raise DatasetError(f"{where} has no array {name!r}: it holds {', '.join(names) or 'none'}")
 
 
@@ -97,7 +97,7 @@ class _Variable:
         # Short names lie in their tag.
         self._end = start + (-(-count // 8) * 8 if start % 8 == 0 else 4)
 
-    def bytes(self) -> npt.NDArray[np.uint8]:
+    def values(self) -> npt.NDArray[np.uint8]:
         """Its values.
 
         Raises:
@@ -113,8 +113,8 @@ class _Variable:
             )
         kind, count, start = self._tag(self._end)
         self._expect(kind == _UINT8 and count == size)
-        values = np.frombuffer(self._part(start, size), np.uint8)
-        return values.reshape(self.shape, order="F")
+        content = np.frombuffer(self._part(start, size), np.uint8)
+        return content.reshape(self.shape, order="F")
 
     def skip(self) -> None:
         """Pass over what is left."""

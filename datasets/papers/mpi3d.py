@@ -6,7 +6,6 @@ which grid that is. A file with another one can say so in a second array, `sizes
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import zipfile
@@ -17,6 +16,7 @@ import numpy as np
 
 from threedident.datasets.formats.family.npz import Npz
 from threedident.datasets.formats.source import ImageSource, UInt8
+from threedident.datasets.papers import refuse_split
 from threedident.datasets.papers.image_arrays import (
     PIECE,
     ArraySource,
@@ -44,23 +44,22 @@ def find(root: Path) -> bool:
     """Whether a file is one of MPI3D's: an archive of `images`, without the latents of others."""
     if not root.is_file():
         return False
-    with contextlib.suppress(Exception):  # the parser of archives raises many kinds
+    try:
         with zipfile.ZipFile(root) as archive:
-            return set(archive.namelist()) <= {"images.npy", "sizes.npy"} and (
-                "images.npy" in archive.namelist()
-            )
-    return False
+            names = set(archive.namelist())
+    except Exception:  # the parser of archives raises many kinds
+        return False
+    return "images.npy" in names and names <= {"images.npy", "sizes.npy"}
 
 
-def open(root: Path, split: str | None = None) -> ImageSource:  # noqa: A001
+def open(root: Path, split: str | None = None) -> ImageSource:
     """Open the file.
 
     Raises:
         UsageError: a split is named; there is none.
         DatasetError: the file is damaged, or of no grid that is known.
     """
-    if split is not None:
-        raise UsageError(f"{root} has no splits to choose from")
+    refuse_split(root, split)
     npz = Npz(root)
     member = npz.member("images")
     check_image_shape(root, "images", member.shape, (1, 3))

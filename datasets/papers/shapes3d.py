@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from threedident.datasets.formats._image_stacks import ImageStack, StackSource
 from threedident.datasets.formats.source import ImageSource, UInt8
+from threedident.datasets.papers import refuse_split
 from threedident.datasets.papers.image_arrays import (
     PIECE,
     ArraySource,
@@ -27,7 +28,7 @@ from threedident.datasets.papers.image_arrays import (
 )
 from threedident.distributions.grid import Grid
 from threedident.errors import DatasetError, UsageError
-from threedident.storage.atomic_files import explaining_write_errors, replacing
+from threedident.storage.atomic_files import replacing
 from threedident.storage.shards import open_hdf5, safe_array
 
 FORM = "shapes3d"
@@ -55,15 +56,14 @@ def find(root: Path) -> bool:
         return False
 
 
-def open(root: Path, split: str | None = None) -> ImageSource:  # noqa: A001
+def open(root: Path, split: str | None = None) -> ImageSource:
     """Open the file.
 
     Raises:
         UsageError: a split is named; there is none.
         DatasetError: the file is damaged, or its labels are no grid in order.
     """
-    if split is not None:
-        raise UsageError(f"{root} has no splits to choose from")
+    refuse_split(root, split)
     with open_hdf5(root) as file:
         images, labels = _arrays(file, root)
         grid = _grid(labels[()].astype(np.float64), root)
@@ -123,7 +123,7 @@ def _grid(labels: npt.NDArray[np.float64], path: Path) -> Grid:
         if name in HUES:
             # Hues are a share of a turn: with 0 and 1 both in, the first and the last are one.
             both = len(values) > 1 and values[-1] - values[0] > 1 - _TOLERANCE
-            periods[name] = len(values) - both
+            periods[name] = len(values) - int(both)
     return varying(Grid(whole.sizes, NAMES, categorical=("shape",), periods=periods))
 
 
@@ -189,7 +189,6 @@ def write(
     ]
     points = grid.points(np.arange(len(grid), dtype=np.int64))
     labels = np.column_stack([column[points[:, k]] for k, column in enumerate(columns)])
-    with explaining_write_errors(path), replacing(path) as temporary:
-        with h5py.File(temporary, "w", libver="v110") as file:
-            file.create_dataset("images", data=images, **options)
-            file.create_dataset("labels", data=labels)
+    with replacing(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
+        file.create_dataset("images", data=images, **options)
+        file.create_dataset("labels", data=labels)

@@ -35,6 +35,7 @@ from threedident.datasets.papers.image_arrays import (
     check_image_shape,
     explaining,
     label_grid,
+    open_file,
     varying,
 )
 from threedident.distributions.grid import Grid
@@ -48,7 +49,7 @@ INSTANCES = {"train": (4, 6, 7, 8, 9), "test": (0, 1, 2, 3, 5)}
 CATEGORIES = ("animal", "human", "plane", "truck", "car")
 _AZIMUTHS = 18  # steps of 20 degrees; the files count in steps of 10
 _NAME = re.compile(r"smallnorb-.*-(training|testing)-(dat|cat|info)\.mat(\.gz)?")
-_TYPES = {507333717: np.dtype("u1"), 507333716: np.dtype("<i4")}
+_TYPES: dict[int, np.dtype[Any]] = {507333717: np.dtype("u1"), 507333716: np.dtype("<i4")}
 _MOST_DIMENSIONS = 8
 _MOST_LABELS = 1 << 24  # bytes
 
@@ -58,7 +59,7 @@ def find(root: Path) -> bool:
     return root.is_dir() and any(_NAME.fullmatch(path.name) for path in root.glob("smallnorb-*"))
 
 
-def open(root: Path, split: str | None = None) -> ImageSource:  # noqa: A001
+def open(root: Path, split: str | None = None) -> ImageSource:
     """Open the folder.
 
     Args:
@@ -146,10 +147,6 @@ class _Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def _open_file(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-
-
 def _read_header(file: IO[bytes], path: Path) -> _Header:
     """Read the beginning of a matrix."""
     magic, dimensions = struct.unpack("<ii", file.read(8).ljust(8, b"\0"))
@@ -173,7 +170,7 @@ def _read_header(file: IO[bytes], path: Path) -> _Header:
 
 def _images(path: Path) -> ImageArray:
     """The first images of the stereo pairs."""
-    with explaining(path, zlib.error), _open_file(path) as file:
+    with explaining(path, zlib.error), open_file(path) as file:
         header = _read_header(file, path)
     fits = len(header.shape) == 4 and header.shape[1] == 2 and header.dtype == np.uint8
     if not fits:
@@ -199,7 +196,7 @@ class _Pieces:
         count, _, height, width = self.header.shape
         pair = 2 * height * width
         rows = max(1, PIECE // pair)
-        with explaining(self.path, zlib.error), _open_file(self.path) as file:
+        with explaining(self.path, zlib.error), open_file(self.path) as file:
             file.read(self.header.offset)
             for first in range(0, count, rows):
                 size = min(rows, count - first)
@@ -218,7 +215,7 @@ def _labels(categories: Path, info: Path, count: int) -> npt.NDArray[np.int64]:
 
 
 def _matrix(path: Path, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    with explaining(path, zlib.error), _open_file(path) as file:
+    with explaining(path, zlib.error), open_file(path) as file:
         header = _read_header(file, path)
         if header.shape != shape or header.size > _MOST_LABELS:
             raise DatasetError(
