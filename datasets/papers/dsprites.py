@@ -6,8 +6,8 @@
     metadata         a pickled dict, which is never read
 
 In HDF5 the second and third are `latents/classes` and `latents/values`. Images have values 0 and
-255 here, so that one sees them. Compressed ones are unpacked once, at the first reading, and kept
-with a bit a pixel: the published 737,280 take 377 MB.
+255 here, so that one sees them. They are unpacked once, at the first reading, and kept with a bit a
+pixel: the published 737,280 take 377 MB.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ RECORD = "threedident.json"
 _IMAGES, _CLASSES, _VALUES = "imgs", "latents_classes", "latents_values"
 _IN_HDF5 = {_CLASSES: "latents/classes", _VALUES: "latents/values"}
 _METADATA = "metadata"
+_FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 _MOST_IMAGES = 2**22
 _LARGEST_SIDE = 4096
 _AT_ONCE = 4096  # images that are unpacked or drawn in one go
@@ -207,8 +208,10 @@ class _HDF5File:
         """Unpack the images from the first on."""
         with open_hdf5(self._path) as file:
             images = _hdf5_array(file, _IMAGES, self._path)
-            for first in range(0, self.shape[0], _AT_ONCE):
-                yield images[first : first + _AT_ONCE]
+            # Whole chunks, so that each is unpacked once.
+            rows = max(_AT_ONCE, images.chunks[0] if images.chunks else 1)
+            for first in range(0, self.shape[0], rows):
+                yield images[first : first + rows]
 
     def record(self) -> str | None:
         """Nothing: we write no such files."""
@@ -234,7 +237,7 @@ def _hdf5_array(file: Any, place: str, path: Path) -> Any:
     if group is None:
         held = ", ".join((_IMAGES, *_IN_HDF5.values()))
         raise DatasetError(f"{path} lacks the array {place!r}: files of dSprites hold {held}")
-    return safe_array(group, place.rpartition("/")[2], path)
+    return safe_array(group, place.rpartition("/")[2], path, filters=_FILTERS)
 
 
 def _checked(path: Path, images: Any) -> tuple[int, int, int]:
@@ -252,6 +255,14 @@ def _check_shape(path: Path, name: str, shape: tuple[int, ...], expected: tuple[
         raise DatasetError(f"{path}: {name} is {tuple(shape)}, expected {expected}, as {_IMAGES}")
 
 
+class _Unpacked:
+    """The images that a process has unpacked; one that is forked before begins its own."""
+
+    def __init__(self) -> None:
+        self.process, self.lock = os.getpid(), threading.Lock()
+        self.bits: UInt8 | None = None
+
+
 class _BitImages:
     """Images of two values, a bit a pixel, unpacked from a file once in a process.
 
@@ -262,32 +273,30 @@ class _BitImages:
         self, path: Path, shape: tuple[int, int, int], pieces: Callable[[], Iterator[UInt8]]
     ) -> None:
         self._path, self._shape, self._pieces = path, shape, pieces
-        self._start()
-
-    def _start(self) -> None:
-        self._process, self._lock = os.getpid(), threading.Lock()
-        self._bits: UInt8 | None = None
+        self._unpacked = _Unpacked()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_process", "_lock", "_bits")
-        return {key: value for key, value in self.__dict__.items() if key not in own}
+        return {key: value for key, value in self.__dict__.items() if key != "_unpacked"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._start()
+        self._unpacked = _Unpacked()
 
     def read(self, rows: Int64, out: UInt8) -> None:
         """Read the images of some rows, with values 0 and 255."""
-        if self._bits is None:
-            if self._process != os.getpid():  # the lock may be held by a thread of the parent
-                self._start()
-            with self._lock:
-                if self._bits is None:
-                    self._bits = self._load()
+        unpacked = self._unpacked
+        if unpacked.bits is None:
+            if unpacked.process != os.getpid():
+                # A thread of the parent may hold the lock. Two threads may both come here; either's
+                # will do.
+                unpacked = self._unpacked = _Unpacked()
+            with unpacked.lock:
+                if unpacked.bits is None:
+                    unpacked.bits = self._load()
         pixels = math.prod(self._shape[1:])
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
-            flat = np.unpackbits(self._bits[part], axis=1, count=pixels)
+            flat = np.unpackbits(unpacked.bits[part], axis=1, count=pixels)
             flat *= 255
             out[first : first + len(part)] = flat.reshape(len(part), *out.shape[1:])
 

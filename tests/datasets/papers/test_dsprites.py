@@ -94,7 +94,14 @@ def test_nothing_is_overwritten_and_nothing_is_left_of_a_failure(drawn, tmp_path
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "gzip", "chunks": (10, 64, 64)}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"compression": "gzip", "chunks": (10, 64, 64)},
+        {"compression": "gzip", "chunks": (100, 4, 64), "shuffle": True, "fletcher32": True},
+    ],
+)
 @pytest.mark.parametrize("labels", ["both", "classes"])
 def test_hdf5_files_are_read(drawn, arrays, tmp_path, options, labels):
     path = tmp_path / "sprites.hdf5"
