@@ -55,7 +55,8 @@ _METADATA = "metadata"
 _FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 _MOST_IMAGES = 2**22
 _LARGEST_SIDE = 4096
-_AT_ONCE = 4096  # images that are unpacked or drawn in one go
+_AT_ONCE = 4096  # images that are drawn or looked up in one go
+_PIECE, _LARGEST_PIECE = 1 << 24, 1 << 28  # bytes that are unpacked in one go
 _LEVEL = 3  # of deflate: dSprites' images shrink to little at any
 
 
@@ -73,8 +74,10 @@ class DSpritesSource(ImageSource):
         self.root = path
         self._file = _HDF5File(path) if _is_hdf5(path) else _NpzFile(path)
         count, height, width = self._file.shape
-        if not (0 < count <= _MOST_IMAGES and 0 < min(height, width) <= max(height, width)):
+        if not count or not height or not width:
             raise DatasetError(f"{path}: {_IMAGES} is {self._file.shape}: there is no image")
+        if count > _MOST_IMAGES:
+            raise DatasetError(f"{path}: {count:,} images, expected {_MOST_IMAGES:,} at most")
         if max(height, width) > _LARGEST_SIDE:
             raise DatasetError(
                 f"{path}: images of {height} x {width}, expected {_LARGEST_SIDE} pixels along a "
@@ -173,7 +176,7 @@ class _NpzFile:
 
     def pieces(self) -> Iterator[UInt8]:
         """Unpack the images from the first on."""
-        return self._npz.pieces(_IMAGES, _AT_ONCE)
+        return self._npz.pieces(_IMAGES, _rows_at_once(self.shape))
 
     def record(self) -> str | None:
         """What our writer says of the images."""
@@ -208,8 +211,12 @@ class _HDF5File:
         """Unpack the images from the first on."""
         with open_hdf5(self._path) as file:
             images = _hdf5_array(file, _IMAGES, self._path)
-            # Whole chunks, so that each is unpacked once.
-            rows = max(_AT_ONCE, images.chunks[0] if images.chunks else 1)
+            chunk, pixels = images.chunks or (1, 1, 1), math.prod(self.shape[1:])
+            if math.prod(chunk) > _LARGEST_PIECE:
+                raise DatasetError(f"{self._path}: {_IMAGES} is in chunks of {chunk}: too large")
+            rows = _rows_at_once(self.shape)
+            if rows < chunk[0] and chunk[0] * pixels <= _LARGEST_PIECE:
+                rows = chunk[0]  # each chunk is unpacked once
             for first in range(0, self.shape[0], rows):
                 yield images[first : first + rows]
 
@@ -238,6 +245,11 @@ def _hdf5_array(file: Any, place: str, path: Path) -> Any:
         held = ", ".join((_IMAGES, *_IN_HDF5.values()))
         raise DatasetError(f"{path} lacks the array {place!r}: files of dSprites hold {held}")
     return safe_array(group, place.rpartition("/")[2], path, filters=_FILTERS)
+
+
+def _rows_at_once(shape: tuple[int, int, int]) -> int:
+    """The number of images that are unpacked in one go."""
+    return max(1, _PIECE // math.prod(shape[1:]))
 
 
 def _checked(path: Path, images: Any) -> tuple[int, int, int]:

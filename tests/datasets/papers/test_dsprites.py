@@ -117,6 +117,28 @@ def test_hdf5_files_are_read(drawn, arrays, tmp_path, options, labels):
     assert source.facts() == {}
 
 
+def test_sizes_in_hdf5_are_not_believed(arrays, tmp_path):
+    """HDF5 stores nothing of what was never written: a small file can declare terabytes."""
+    for shape, chunks in (((COUNT, 4096, 4096), (1, 4096, 4096)), ((COUNT, 2**16, 2**16), None)):
+        path = tmp_path / "large.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("imgs", shape, np.uint8, chunks=chunks or (1, 256, 256))
+            file["latents/classes"] = arrays["latents_classes"]
+        if chunks is None:
+            with pytest.raises(DatasetError, match="4096 pixels along a side"):
+                open_dataset(path)
+            continue
+        source = open_dataset(path)
+        pieces = source._file.pieces()
+        assert next(pieces).nbytes == 2**24
+        pieces.close()
+    with h5py.File(path, "w") as file:
+        file.create_dataset("imgs", (COUNT, 4096, 4096), np.uint8, chunks=(17, 4096, 4096))
+        file["latents/classes"] = arrays["latents_classes"]
+    with pytest.raises(DatasetError, match="too large"):
+        open_dataset(path).image(0)
+
+
 def test_links_in_hdf5_are_not_followed(arrays, tmp_path):
     other, path = tmp_path / "other.h5", tmp_path / "sprites.h5"
     with h5py.File(other, "w") as file:
