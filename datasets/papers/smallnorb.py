@@ -123,6 +123,7 @@ def _source(root: Path, halves: Mapping[str, Mapping[str, Path]]) -> ImageSource
         grid=grid,
         columns=columns,
         rows=whole.rows,
+        facts={"split": " and ".join(halves)},
         files=[path for files in halves.values() for path in files.values()],
     )
 
