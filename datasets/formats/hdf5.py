@@ -26,7 +26,14 @@ from threedident.datasets.formats.checks import (
     new_part,
     require_sound,
 )
-from threedident.datasets.formats.source import WRONG_SHAPE, Float32, ImageSource, Origin, Source, UInt8
+from threedident.datasets.formats.source import (
+    WRONG_SHAPE,
+    Float32,
+    ImageSource,
+    Origin,
+    Source,
+    UInt8,
+)
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
 from threedident.presets import Preset

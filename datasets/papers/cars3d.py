@@ -157,7 +157,7 @@ def _load(root: Path, types: Sequence[str], shape: tuple[int, ...], size: tuple[
         for name, file in _members(root, _LONGEST_ARCHIVE):
             if name not in places:
                 continue
-            array = matlab.read_bytes(file, _ARRAY, name)
+            array = matlab.read_array(file, _ARRAY, name)
             if array.shape != shape:
                 raise DatasetError(
                     f"{root}: {_ARRAY} of {name} is {array.shape}, expected {shape} as in others"
