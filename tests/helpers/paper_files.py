@@ -91,22 +91,30 @@ def write_digits_gzip(root: Path) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A form of the papers' datasets, with a writer of small files."""
+    """A form of the papers' datasets, with a writer of small files.
+
+    Attributes:
+        name: its name.
+        write: writes files into a folder, and returns what is to be opened.
+        place: where in the folder that is.
+    """
 
     name: str
     write: Callable[[Path], Path]
+    place: str
 
 
+_CARS, _TABLE = "nips2015-analogy-data.tar.gz", "3dshapes.h5"
 #: All forms that are files; each is written in every way that it is read in.
 FORMS = {
-    "Shapes3D": Form("shapes3d", write_shapes3d),
-    "compressed Shapes3D": Form("shapes3d", write_shapes3d_gzip),
-    "MPI3D": Form("mpi3d", write_mpi3d),
-    "plain MPI3D": Form("mpi3d", write_mpi3d_plain),
-    "Cars3D": Form("cars3d", write_cars3d),
-    "folder of Cars3D": Form("cars3d", write_cars3d_folder),
-    "SmallNORB": Form("smallnorb", write_smallnorb),
-    "plain SmallNORB": Form("smallnorb", write_smallnorb_plain),
-    "IDX files": Form("mnist", write_digits),
-    "gzipped IDX files": Form("mnist", write_digits_gzip),
+    "Shapes3D": Form("shapes3d", write_shapes3d, _TABLE),
+    "compressed Shapes3D": Form("shapes3d", write_shapes3d_gzip, _TABLE),
+    "MPI3D": Form("mpi3d", write_mpi3d, "mpi3d_toy.npz"),
+    "plain MPI3D": Form("mpi3d", write_mpi3d_plain, "mpi3d_toy.npz"),
+    "Cars3D": Form("cars3d", write_cars3d, _CARS),
+    "folder of Cars3D": Form("cars3d", write_cars3d_folder, "cars"),
+    "SmallNORB": Form("smallnorb", write_smallnorb, "norb"),
+    "plain SmallNORB": Form("smallnorb", write_smallnorb_plain, "norb"),
+    "IDX files": Form("mnist", write_digits, "."),
+    "gzipped IDX files": Form("mnist", write_digits_gzip, "."),
 }
