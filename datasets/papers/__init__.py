@@ -35,6 +35,16 @@ class _Form:
 
 
 _FORMS = {
+    "drawn-blobs": _Form("drawn sequences of a moving blob", "blobs", name="blobs"),
+    "kitti-masks": _Form("the sequences of KITTI Masks", "kitti_masks"),
+    "drawn-sprites": _Form("drawn images like those of dSprites", "sprites", name="sprites"),
+    "drawn-natural-sprites": _Form(
+        "drawn images like those of Natural Sprites", "natural_sprites", name="natural-sprites"
+    ),
+    "dsprites": _Form("a file of dSprites", "dsprites", (".npz", ".h5", ".hdf5")),
+    "natural-sprites": _Form(
+        "a table of Natural Sprites", "natural_sprites", (".csv", ".csv:discrete")
+    ),
     "packed-images": _Form(
         "a packed file of images, made by `3dident pack`", "packed", (".h5", ".hdf5")
     ),

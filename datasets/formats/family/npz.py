@@ -8,7 +8,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,12 @@ class Npz:
         members: the arrays, by name.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ignored: Collection[str] = ()) -> None:
         """Read the headers.
+
+        Args:
+            path: the file.
+            ignored: the names of arrays that are never looked at.
 
         Raises:
             DatasetError: the file is no such archive, is damaged, or holds Python objects.
@@ -68,7 +72,8 @@ class Npz:
         self.members: dict[str, Member] = {}
         with self._explaining(), zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
-                if info.filename.endswith(".npy"):
+                name = info.filename.removesuffix(".npy")
+                if name != info.filename and name not in ignored:
                     member = self._read_header(archive, info)
                     self.members[member.name] = member
 
