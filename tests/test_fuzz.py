@@ -21,6 +21,7 @@ import json
 import math
 import os
 import pickle
+import pickletools
 import resource
 import shutil
 import signal
@@ -339,6 +340,8 @@ def changed_hdf5(draw: Any, content: bytes) -> bytes:
 
 
 def changed_array(draw: Any, file: Any, name: str) -> None:
+    while isinstance(file[name], h5py.Group):
+        name = f"{name}/{draw(st.sampled_from(sorted(file[name])))}"
     old = file[name][()]
     del file[name]
     kind = draw(st.sampled_from(("remove", "values", "shape", "type", "huge", "link", "group")))
@@ -486,6 +489,42 @@ def changed_matlab(draw: Any, content: bytes) -> bytes:
     return head + (15).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed
 
 
+def changed_pickle(draw: Any, content: bytes) -> bytes:
+    """A pickle that calls something else, or declares other sizes."""
+    texts, numbers = [], []
+    for code, value, place in pickletools.genops(content):
+        if code.name == "SHORT_BINUNICODE":
+            texts.append((place, len(value)))
+        elif code.name in ("BININT", "BININT1", "BININT2"):
+            numbers.append((place, {"BININT": 4, "BININT1": 1, "BININT2": 2}[code.name]))
+    if draw(st.booleans()):
+        place, size = draw(st.sampled_from(texts))
+        names = (
+            "os",
+            "posix",
+            "system",
+            "builtins",
+            "eval",
+            "numpy",
+            "ndarray",
+            "O",
+            "b1",
+            "x" * 99,
+        )
+        name = draw(st.sampled_from(names)).encode()
+        return content[: place + 1] + bytes([len(name)]) + name + content[place + 2 + size :]
+    place, size = draw(st.sampled_from(numbers))
+    number = draw(st.sampled_from((-1, 0, 2, 255, 2**15, 2**31 - 1)))
+    return b"".join(
+        (
+            content[:place],
+            b"J",
+            number.to_bytes(4, "little", signed=True),
+            content[place + 1 + size :],
+        )
+    )
+
+
 class Runs:
     """Whoever unpickles it runs a command."""
 
@@ -529,6 +568,7 @@ CHANGES: dict[str, tuple[Callable[[Any, bytes], bytes], ...]] = {
     ".h5": (changed_hdf5,),
     ".gz": (changed_gzip,),
     ".mat": (changed_matlab,),
+    ".pickle": (changed_pickle,),
 }
 
 

@@ -45,6 +45,7 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ARRAY = "im"
 _TYPE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _MOST_TYPES = 10_000
+_DAMAGE = (tarfile.TarError, zlib.error)
 _LONGEST_LIST = 1 << 20  # bytes
 _LONGEST_READ = 1 << 27  # bytes that the parser of archives may ask for at once
 _LONGEST_ARCHIVE = 1 << 32  # bytes, unpacked
@@ -57,12 +58,10 @@ def find(root: Path) -> bool:
         return _folder(root) is not None
     if not root.is_file() or not root.name.lower().endswith(_ARCHIVES):
         return False
-    try:
+    with contextlib.suppress(DatasetError):
         for name, _ in _members(root, _SEARCHED):
             if name == LIST or name.endswith("_mesh.mat"):
                 return True
-    except DatasetError:
-        return False
     return False
 
 
@@ -74,7 +73,8 @@ def open(root: Path, split: str | None = None) -> ImageSource:
         DatasetError: a file is missing or damaged.
     """
     refuse_split(root, split)
-    types, shapes = _contents(root)
+    with explaining(root, *_DAMAGE):
+        types, shapes = _contents(root)
     first = next(iter(shapes))
     shape = shapes[first]
     if len(shape) != 5 or min(shape) < 1:
@@ -153,7 +153,7 @@ def _load(root: Path, types: Sequence[str], shape: tuple[int, ...], size: tuple[
     *_, azimuths, elevations = shape
     places = {f"{name}.mat": k for k, name in enumerate(types)}
     images = np.empty((elevations, azimuths, len(types), *size[1:]), np.uint8)
-    with Progress(f"reading {root.name}", len(types)) as progress:
+    with Progress(f"reading {root.name}", len(types)) as progress, explaining(root, *_DAMAGE):
         for name, file in _members(root, _LONGEST_ARCHIVE):
             if name not in places:
                 continue
@@ -189,9 +189,8 @@ def _members(root: Path, limit: int) -> Iterator[tuple[str, IO[bytes]]]:
                 with explaining(path), path.open("rb") as file:
                     yield path.name, file
         return
-    damage = (tarfile.TarError, zlib.error)
     with contextlib.ExitStack() as opened:
-        opened.enter_context(explaining(root, *damage))
+        opened.enter_context(explaining(root, *_DAMAGE))
         raw = opened.enter_context(root.open("rb"))
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
