@@ -476,15 +476,13 @@ def changed_matlab(draw: Any, content: bytes) -> bytes:
         return damage(draw, content)
     place = 4 * draw(st.integers(0, 20))
     number = draw(st.sampled_from((0, 1, 6, 9, 14, 15, 2**16, 2**31 - 1, 2**32 - 1)))
-    inner = draw(
-        st.sampled_from(
-            (
-                damage(draw, inner),
-                inner[:place] + number.to_bytes(4, "little") + inner[place + 4 :],
-                inner + bytes(1 << 26),
-            )
-        )
-    )
+    match draw(st.sampled_from(("damage", "number", "bomb"))):
+        case "number":
+            inner = inner[:place] + number.to_bytes(4, "little") + inner[place + 4 :]
+        case "bomb":
+            inner += bytes(1 << 26)
+        case _:
+            inner = damage(draw, inner)
     packed = zlib.compress(inner, 1)
     return head + (15).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed
 

@@ -2,8 +2,8 @@
 
 `list.txt` names the types in their order, a line each, without an ending; `TYPE.mat` holds `im`
 (128, 128, 3, 24, 4): azimuths, elevations. The grid is elevation 4, azimuth 24, type 183. Images
-of more than 64 pixels a side are made smaller, to 64 x 64, with Pillow's Lanczos filter, as the
-published experiments did. Archives are read as streams: nothing is extracted to disk.
+of more than 64 pixels a side are made smaller, to 64 x 64, with Pillow's Lanczos filter, as
+disentanglement_lib does. Archives are read as streams: nothing is extracted to disk.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class _Stream(io.RawIOBase):
 
 
 def write(
-    path: Path, images: UInt8, *, types: Sequence[str] | None = None, archive: bool = True
+    path: str | Path, images: UInt8, *, types: Sequence[str] | None = None, archive: bool = True
 ) -> None:
     """Write an archive or a folder of this form.
 
@@ -248,6 +248,7 @@ def write(
     Raises:
         DatasetError: a file cannot be written.
     """
+    path = Path(path)
     names = list(types or (f"car_{k + 1:03}_mesh" for k in range(images.shape[2])))
     contents = {LIST: "".join(f"{name}\n" for name in names).encode()}
     for k, name in enumerate(names):

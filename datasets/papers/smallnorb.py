@@ -252,7 +252,7 @@ class _Joined:
 
 
 def write(
-    root: Path,
+    root: str | Path,
     images: Mapping[str, npt.NDArray[np.uint8]],
     labels: Mapping[str, npt.NDArray[np.int32]],
     *,
@@ -270,6 +270,7 @@ def write(
         UsageError: there is no such split.
         DatasetError: a file cannot be written.
     """
+    root = Path(root)
     with explaining_write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     for split, pairs in images.items():

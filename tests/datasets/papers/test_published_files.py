@@ -187,7 +187,7 @@ def test_the_list_of_cars_and_not_the_folder_gives_their_order(tmp_path):
         open_dataset(tmp_path)
 
 
-def test_large_cars_are_made_smaller_as_the_published_experiments_did(tmp_path):
+def test_large_cars_are_made_smaller_with_the_filter_of_lanczos(tmp_path):
     with open_dataset(paper_files.write_cars3d(tmp_path, side=128)) as source:
         assert source.shape == (64, 64, 3)
         large = noise(*paper_files.CARS3D, 128, 128, 3).reshape(-1, 128, 128, 3)
