@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from threedident.datasets.dataset import ImageDataset
+from threedident.datasets.formats.grouping import require_pairs, require_sequences
 from threedident.datasets.indexed_pairs import IndexedPairs
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 
