@@ -37,14 +37,31 @@ class _Form:
 _FORMS = {
     "drawn-blobs": _Form("drawn sequences of a moving blob", "blobs", name="blobs"),
     "kitti-masks": _Form("the sequences of KITTI Masks", "kitti_masks"),
+    "drawn-sprites": _Form("drawn images like those of dSprites", "sprites", name="sprites"),
+    "drawn-natural-sprites": _Form(
+        "drawn images like those of Natural Sprites", "natural_sprites", name="natural-sprites"
+    ),
+    "dsprites": _Form("a file of dSprites", "dsprites", (".npz", ".h5", ".hdf5")),
+    "natural-sprites": _Form(
+        "a table of Natural Sprites", "natural_sprites", (".csv", ".csv:discrete")
+    ),
+    "packed-images": _Form(
+        "a packed file of images, made by `3dident pack`", "packed", (".h5", ".hdf5")
+    ),
+    "shapes3d": _Form("the file of Shapes3D", "shapes3d", (".h5", ".hdf5")),
+    "mpi3d": _Form("a file of MPI3D", "mpi3d", (".npz",)),
+    "cars3d": _Form("the archive or the folder of Cars3D", "cars3d"),
+    "smallnorb": _Form("the folder of SmallNORB", "smallnorb"),
+    "mnist": _Form("a folder of IDX files, as MNIST's", "digits"),
+    "sklearn-digits": _Form("scikit-learn's digits", "sklearn_digits", ("sklearn:digits",)),
 }
 #: The forms, and what each is in words.
 FORMS: dict[str, str] = {form: about.words for form, about in _FORMS.items()}
 
 
 def is_drawn(root: str | Path) -> bool:
-    """Whether a dataset's path is the name of images that are drawn, such as drawn:sprites."""
-    return str(root).startswith(DRAWN)
+    """Whether a dataset's path is no file's, but a name: drawn:sprites, or sklearn:digits."""
+    return str(root).startswith((DRAWN, "sklearn:"))
 
 
 def find_form(root: Path) -> str | None:
