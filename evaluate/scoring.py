@@ -22,6 +22,7 @@ from threedident.evaluate.metrics._bootstrap import interval
 from threedident.evaluate.metrics._kernel_ridge import MOST_SAMPLES, sklearn_part
 from threedident.evaluate.metrics._kinds import Kind, Kinds, as_kinds
 from threedident.evaluate.metrics._linear_fit import FOLDS, LOWEST, Folds
+from threedident.evaluate.metrics._values import recurring
 from threedident.evaluate.metrics.registry import (
     DEFAULT_METRICS,
     METRICS,
@@ -122,7 +123,7 @@ def score(
     blocks = factor_blocks or _groups(names), code_blocks or {"all": range(codes.shape[1])}
     own = None if kinds is None else as_kinds(kinds, len(names))
     causes = None if parents is None else parent_columns(names, parents)
-    check_metrics_fit(metrics, own, varying(true), causes)
+    check_metrics_fit(metrics, own, varying(true), causes, recurring(true))
     options = Options(folds, seed, *blocks, own, causes)
     with _one_thread():
         scores = {
