@@ -64,7 +64,8 @@ def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Ve
         case _:
             output = UnboundedOutput()
     if problem.normalization is not None:
-        body = ResNetEncoder(n, settings.body, settings.width)
+        channels = len(problem.normalization[0])
+        body = ResNetEncoder(n, settings.body, settings.width, channels)
         return ImageEncoder(*problem.normalization, body, output)
     if not settings.whiten:
         return VectorEncoder(MLPEncoder(n), output)
