@@ -125,7 +125,7 @@ def score(
     causes = None if parents is None else parent_columns(names, parents)
     check_metrics_fit(metrics, own, varying(true), causes, recurring(true))
     options = Options(folds, seed, *blocks, own, causes)
-    with _one_thread():
+    with one_thread():
         scores = {
             name: _report(METRICS[name], true, codes, names, options, bootstrap, best_r2)
             for name in dict.fromkeys(metrics)
@@ -238,8 +238,8 @@ def _groups(names: Sequence[str]) -> dict[str, list[int]]:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep sums on one thread: their last digits depend on how many share them."""
+def one_thread() -> Iterator[None]:
+    """Keep sums on one thread, inside `with`: their last digits depend on how many share them."""
     sklearn_part("utils")  # loads the libraries whose threads are to be limited
     import threadpoolctl
 
