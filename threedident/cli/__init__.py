@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threedident.cli import data, doctor, evaluate, leaderboard, model, render, train
+from threedident.cli import data, doctor, evaluate, leaderboard, model, render, sprites, train
 from threedident.cli.group import SECTIONS, main
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "main",
     "model",
     "render",
+    "sprites",
     "train",
 ]
