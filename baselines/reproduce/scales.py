@@ -186,7 +186,7 @@ SCALES: Mapping[str, Scale] = {
         1,
         Rendering(300, 100, 128, 300, 32, "draft"),
         Rendering(100, 50, 128, 0, 32, "draft"),
-        Scoring(400, 90),
+        Scoring(400, 330),
     ),
 }
 
