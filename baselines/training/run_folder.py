@@ -21,6 +21,7 @@ from threedident.storage.atomic_files import (
 from threedident.storage.locks import lock
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
+DECODER = "decoder.pt"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 FORMAT, FORMAT_VERSION = "3dident-run", 1
 #: The digests of latents in the record of a run's data, by the option that names the images.

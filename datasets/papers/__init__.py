@@ -35,6 +35,8 @@ class _Form:
 
 
 _FORMS = {
+    "drawn-blobs": _Form("drawn sequences of a moving blob", "blobs", name="blobs"),
+    "kitti-masks": _Form("the sequences of KITTI Masks", "kitti_masks"),
     "drawn-sprites": _Form("drawn images like those of dSprites", "sprites", name="sprites"),
     "drawn-natural-sprites": _Form(
         "drawn images like those of Natural Sprites", "natural_sprites", name="natural-sprites"
