@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -273,11 +274,16 @@ def _encode(inputs: Inputs, data: TestSet, limits: Limits, seed: int) -> tuple[T
 
 
 def _run(submission: Submission, data: TestSet, limits: Limits) -> Encoding:
-    """Run an encoder on the images that are scored; embeddings are of all images."""
+    """Run an encoder on the images that are scored; embeddings are of all images, or of those."""
     source = data.source
     if submission.kind != "embeddings" or not isinstance(source, SampledSource):
         return run_encoder(submission, data, limits)
-    encoding = run_encoder(submission, dataclasses.replace(data, source=source.whole), limits)
+    try:
+        encoding = run_encoder(submission, dataclasses.replace(data, source=source.whole), limits)
+    except UsageError as error:
+        with contextlib.suppress(UsageError):
+            return run_encoder(submission, data, limits)  # what an evaluation has written
+        raise error
     return dataclasses.replace(encoding, codes=encoding.codes[source.numbers])
 
 
@@ -301,7 +307,8 @@ def score_codes(
         factors: names of factors or groups that count, or of variables of a causal model, where
             `data` is a path; none: all.
         samples: the number of images that are scored of a dataset in the order of a grid or of
-            time, as for `evaluate`; `z_hat` has a row for every image all the same.
+            time, as for `evaluate`. `z_hat` has a row for every image all the same, or for each
+            of those that are scored, as the embeddings that an evaluation writes.
         folds: 2, "single" or "in-sample".
         bootstrap: the number of replicates of a score.
         seed: the seed for all random numbers.
@@ -340,12 +347,15 @@ def _rows_of(z_hat: Any, source: SampledSource) -> Any:
         UsageError: there is not a row for every image.
     """
     codes = z_hat.detach().cpu().numpy() if hasattr(z_hat, "detach") else np.asarray(z_hat)
-    if codes.ndim != 2 or len(codes) != len(source.whole):
-        raise UsageError(
-            f"z_hat must have a row for every image of {source.root}, in order: expected shape "
-            f"({len(source.whole)}, m), found {codes.shape}"
-        )
-    return codes[source.numbers]
+    if codes.ndim == 2 and len(codes) == len(source.whole):
+        return codes[source.numbers]
+    if codes.ndim == 2 and len(codes) == len(source):
+        return codes
+    raise UsageError(
+        f"z_hat must have a row for every image of {source.root}, in order: expected shape "
+        f"({len(source.whole)}, m), or ({len(source)}, m) of the images that are scored, found "
+        f"{codes.shape}"
+    )
 
 
 def _score(

@@ -239,7 +239,7 @@ def _groups(names: Sequence[str]) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep sums on one thread, inside `with`: their last digits depend on how many share them."""
+    """Keep sums on one thread: their last digits depend on how many share them."""
     sklearn_part("utils")  # loads the libraries whose threads are to be limited
     import threadpoolctl
 
