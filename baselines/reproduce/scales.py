@@ -159,7 +159,7 @@ SCALES: Mapping[str, Scale] = {
                 "training.checkpoint_every": 100,
             },
             "papers": {
-                "training.steps": 3000,
+                "training.steps": 2000,
                 "training.lr": 1e-3,
                 "training.schedule": "cosine",
                 "training.score_every": 500,
