@@ -17,7 +17,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from threedident.baselines.experiment_checks import PUBLISHED_WIDTH, check_experiment
+from threedident.baselines.experiment_checks import (
+    PUBLISHED_EPOCHS,
+    PUBLISHED_WIDTH,
+    check_experiment,
+)
 from threedident.baselines.tables import merged, read_presets
 from threedident.distributions import Distribution, PairProcess, Uniform, parse_distribution
 from threedident.distributions.serialisation import parse_space, space_as_dict
@@ -36,8 +40,8 @@ class Data:
     """The observations, and the pairs that they come in.
 
     Attributes:
-        observations: the kind of observations: synthetic (the outputs of a random invertible
-            network) or images.
+        observations: the kind of observations: synthetic (the outputs of a map from latents) or
+            images.
         space: the space of the latents; for images None is the box of the dataset's raw latents.
         marginal: the distribution p(z).
         conditional: the distribution p(z~ | z); None without pairs. Of images rendered in pairs
@@ -54,9 +58,14 @@ class Data:
         latents: the number of synthetic latents, drawn once, that pairs are matched to as they are
             to images; 0: all are drawn afresh, in exact pairs.
         factors: the names of the factors that count; none: all ten.
+        mixing: the map from latents to synthetic observations: network (random and invertible) or
+            decoder (the frozen decoder of a VAE, which gives images).
+        decoder: the dataset that the VAE learns; digits for the 1,797 of scikit-learn; or the
+            file of a decoder (.pt). "" for a network.
+        decoder_epochs: the number of times that the VAE sees its images.
         mixing_layers: the number of layers of the synthetic network.
         mixing_trials: the number of networks that are tried for a well-conditioned one.
-        mixing_seed: the seed of the synthetic network; None: the training's.
+        mixing_seed: the seed of the synthetic network, or of the VAE; None: the training's.
     """
 
     observations: str = "synthetic"
@@ -70,6 +79,9 @@ class Data:
     match: str = "nearest"
     latents: int = 0
     factors: tuple[str, ...] = ()
+    mixing: str = "network"
+    decoder: str = ""
+    decoder_epochs: int = PUBLISHED_EPOCHS
     mixing_layers: int = 3
     mixing_trials: int = 25_000
     mixing_seed: int | None = None

@@ -122,6 +122,8 @@ def reproduce(
             assert train_on is not None
             begin_untrained(run.experiment, run.folder, train_on, score_on)
         else:
+            if train is None and run.experiment.data.mixing == "decoder" and not finished:
+                _share_decoder(run, out, quiet=quiet)
             (train or _trainer())(
                 run.experiment,
                 run.folder,
@@ -196,6 +198,13 @@ def _trainer() -> Trainer:
     from threedident.baselines.training.loop import train
 
     return train
+
+
+def _share_decoder(run: _Run, out: Path, *, quiet: bool) -> None:
+    """Give a run the decoder that all rows share; imports torch."""
+    from threedident.baselines.training.decoder import share_decoder
+
+    share_decoder(run.experiment, out, run.folder, quiet=quiet)
 
 
 def _estimate(runs: Sequence[_Run]) -> str:

@@ -115,6 +115,7 @@ SCALES: Mapping[str, Scale] = {
                 "training.loss_lr": 0.2,
             },
             "ensemble*": {"training.loss_lr": 0.5},
+            "decoded": {**_MUON, "training.steps": 1500, "training.loss_lr": 0.3},
             "images": {
                 "encoder.width": 32,
                 "training.steps": 8000,
@@ -150,6 +151,7 @@ SCALES: Mapping[str, Scale] = {
     SMOKE: Scale(
         {
             **dict.fromkeys(("synthetic", "marginals", "anisotropic", "twenty"), _SMOKE_SYNTHETIC),
+            "decoded": {**_SMOKE, "data.decoder_epochs": 1},
             "matching-synthetic-nearest-*": {"data.latents": 300},
             "matching-synthetic-resampled-*": {"data.latents": 300},
             "images": {**_SMOKE, "training.batch_size": 32},

@@ -22,6 +22,7 @@ from threedident.storage.locks import lock
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+DECODER = "decoder.pt"  # where observations are decoded images
 FORMAT, FORMAT_VERSION = "3dident-run", 1
 #: The digests of latents in the record of a run's data, by the option that names the images.
 DIGESTS = {"data": "latents", "test": "test_latents"}
@@ -49,7 +50,7 @@ def check(
         DatasetError: what is there is damaged.
     """
     if not (out / EXPERIMENT).exists():
-        others = out.is_dir() and {each.name for each in out.iterdir()} - {_LOCK, PLACES}
+        others = out.is_dir() and {each.name for each in out.iterdir()} - {_LOCK, PLACES, DECODER}
         if others or (out.exists() and not out.is_dir()):
             raise UsageError(f"{out} is not empty and holds no run: choose another --out")
         return None

@@ -1,7 +1,7 @@
 """Encoders of the papers as modules of torch, and the files that training and scoring exchange.
 
 `resnet` and `mlp` hold what maps observations to codes, `inputs` and `outputs` what stands before
-and behind it, `encoder` the whole, `files` its reader and its writer.
+and behind it, `encoder` the whole, `decoders` the way back, `files` readers and writers.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ try:
 except ImportError as error:
     raise MissingExtraError("torch", "train", "building an encoder") from error
 
+from threedident.encoders.decoders import MLPDecoder as MLPDecoder
 from threedident.encoders.encoder import ImageEncoder as ImageEncoder
 from threedident.encoders.encoder import VectorEncoder as VectorEncoder
 from threedident.encoders.encoder import build as build
 from threedident.encoders.files import load_encoder as load_encoder
+from threedident.encoders.files import read_decoder as read_decoder
 from threedident.encoders.files import read_encoder as read_encoder
+from threedident.encoders.files import save_decoder as save_decoder
 from threedident.encoders.files import save_encoder as save_encoder
 from threedident.encoders.inputs import Normalize as Normalize
 from threedident.encoders.mlp import MLPEncoder as MLPEncoder

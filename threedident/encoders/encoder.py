@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from threedident.encoders.decoders import MLPDecoder
 from threedident.encoders.inputs import Normalize
 from threedident.encoders.mlp import MLPEncoder, WhitenedMLP
 from threedident.encoders.outputs import BoxOutput, SphereOutput, UnboundedOutput
@@ -77,9 +78,14 @@ _FIELDS: dict[str, dict[str, type]] = {
     "box": {"n": int, "learned": bool},
     "vector": {"encoder": dict, "output": dict},
     "image": {"mean": list, "std": list, "encoder": dict, "output": dict},
+    "mlp-decoder": {"codes": int, "outputs": int, "hidden": int},
 }
 #: Fields that can be left out.
-_OPTIONAL: dict[str, dict[str, type]] = {"resnet": {"width": int}}
+_OPTIONAL: dict[str, dict[str, type]] = {
+    "resnet": {"width": int},
+    "mlp": {"unit": int},
+    "whitened-mlp": {"unit": int},
+}
 _SIMPLE: dict[str, type[Part]] = {
     "resnet": ResNetEncoder,
     "mlp": MLPEncoder,
@@ -117,6 +123,20 @@ def build(spec: Any) -> ImageEncoder | VectorEncoder:
         if not all(isinstance(v, float) and math.isfinite(v) for v in fields[key]):
             raise UsageError(f"{key} must be three numbers, found {fields[key]!r:.100}")
     return ImageEncoder(fields["mean"], fields["std"], encoder, output)
+
+
+def build_decoder(spec: Any) -> MLPDecoder:
+    """Build the decoder that a description asks for, with new weights.
+
+    Args:
+        spec: the `spec` of an `MLPDecoder`.
+
+    Raises:
+        UsageError: the description does not fit.
+    """
+    fields = _parse(spec, ("mlp-decoder",))
+    del fields["kind"]
+    return MLPDecoder(**fields)
 
 
 def _parse(spec: Any, kinds: Sequence[str]) -> dict[str, Any]:
