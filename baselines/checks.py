@@ -10,7 +10,7 @@ from typing import Any
 
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training import run_folder
-from threedident.datasets.formats import Source, open_rendered
+from threedident.datasets.formats import ImageSource, open_dataset
 from threedident.datasets.formats.grouping import grouping
 from threedident.distributions import Distribution
 from threedident.errors import UsageError
@@ -127,7 +127,7 @@ def check_devices(experiment: Experiment, devices: int, device: str) -> None:
 
 
 def check_images(
-    experiment: Experiment, data: Source, test: Source, names: tuple[Any, Any]
+    experiment: Experiment, data: ImageSource, test: ImageSource, names: tuple[Any, Any]
 ) -> None:
     """Check that images fit an experiment.
 
@@ -174,7 +174,7 @@ def check_images(
         )
 
 
-def _check_groups(experiment: Experiment, data: Source, name: Any) -> None:
+def _check_groups(experiment: Experiment, data: ImageSource, name: Any) -> None:
     """Refuse images without groups where those are trained on, and groups where pairs are."""
     (kind, frames), pairs = grouping(data), experiment.data.pairs
     if pairs in ("matched", "rendered") and frames > 1 and kind != "triplets":
@@ -202,14 +202,14 @@ def _check_groups(experiment: Experiment, data: Source, name: Any) -> None:
         )
 
 
-def _count_groups(data: Source) -> int:
+def _count_groups(data: ImageSource) -> int:
     """The number of pairs of neighbouring images within the items of a dataset."""
     frames = grouping(data)[1]
     whole, rest = divmod(len(data), frames)
     return whole * (frames - 1) + max(0, rest - 1)
 
 
-def _check_conditional(stated: Distribution, data: Source, name: Any) -> None:
+def _check_conditional(stated: Distribution, data: ImageSource, name: Any) -> None:
     """Refuse images that were rendered in pairs of another conditional than the stated one."""
     assert data.manifest is not None and data.manifest.pair_process is not None
     rendered = data.manifest.pair_process.conditional
@@ -240,8 +240,8 @@ def _find_images(
             "here"
         )
     with contextlib.ExitStack() as stack:
-        source = stack.enter_context(open_rendered(data))
-        scored = source if test is None else stack.enter_context(open_rendered(test))
+        source = stack.enter_context(open_dataset(data))
+        scored = source if test is None else stack.enter_context(open_dataset(test))
         names = data, data if test is None else test
         check_images(experiment, source, scored, names)
         height, width = source.shape[:2]

@@ -14,21 +14,28 @@ from torch.utils import data as torch_data
 from threedident.baselines.checks import check_images
 from threedident.baselines.experiment import Experiment
 from threedident.datasets.augmented_views import TwoViews
-from threedident.datasets.dataset import ThreeDIdent, require_images
-from threedident.datasets.formats import count_shared
+from threedident.datasets.dataset import (
+    ImageDataset,
+    ThreeDIdent,
+    open_images,
+    require_images,
+    require_rendered,
+)
+from threedident.datasets.formats import count_shared_images
 from threedident.datasets.groups import ImageGroups
 from threedident.datasets.latent_matcher import LatentMatcher, check_resampling
 from threedident.datasets.loader import Batch, BatchSource, EndlessBatches, PairLoader, Strided
 from threedident.datasets.matching_report import Spread
 from threedident.datasets.pairs import PositivePairs
+from threedident.datasets.papers import FORMS
 from threedident.datasets.single_images import SingleImages
 from threedident.datasets.synthetic import LatentMap, Mixing, SyntheticPairs
 from threedident.distributions import PairProcess, Uniform, check_matchable
 from threedident.distributions.spaces import Box, Sphere
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
+from threedident.evaluate.metrics._kinds import Kind, kinds_of_columns
 from threedident.factors import FACTOR_NAMES
-from threedident.latents import latents_digest
 
 Tensors = tuple[torch.Tensor, ...]
 #: The latents (N, n) and observations of each view, as a `Batch` has them.
@@ -59,7 +66,7 @@ class Problem:
     n: int
     source: BatchSource
     mixing: LatentMap | None
-    images: ThreeDIdent | None
+    images: ImageDataset | None
     experiment: Experiment
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None
     about: dict[str, Any]
@@ -70,15 +77,15 @@ class Problem:
         """Return latents (N, n) and observations to score on.
 
         Synthetic ones are drawn, anew for each number; of images the first `count` of the test
-        set come back, in its order, which is random.
+        set come back, in its order, which is random; of a grid always the same, in random order.
 
         Args:
             count: the number of samples; of images, at most as many as there are.
             number: the number of the draw.
         """
         if self.images is not None:
-            numbers = range(min(count, len(self.images)))
-            return self.images.raw_latents[: len(numbers)], self.images.images(numbers)
+            numbers = self._first_of(self.images, min(count, len(self.images)))
+            return self.images.factors[numbers], self.images.images(numbers)
         assert self.mixing is not None and self.experiment.data.space is not None
         generator = seeded(
             self.experiment.training.seed, _SCORED, number, device=self.mixing.device
@@ -88,6 +95,22 @@ class Problem:
         )
         with torch.no_grad():
             return z, self.mixing(z)
+
+    @staticmethod
+    def _first_of(images: ImageDataset, count: int) -> list[int]:
+        """The numbers of the images to score on; those of a grid are drawn, once and for all."""
+        if isinstance(images, ThreeDIdent):  # rendered in random order
+            return list(range(count))
+        generator = seeded(0, _SCORED)
+        numbers: list[int] = torch.randperm(len(images), generator=generator)[:count].tolist()
+        return numbers
+
+    @property
+    def kinds(self) -> tuple[Kind, ...] | None:
+        """The kind of each factor; None where all are numbers."""
+        if self.images is None or isinstance(self.images, ThreeDIdent):
+            return None
+        return kinds_of_columns(self.images.factor_columns)
 
     def batches(self, first: int, stride: int, threads: int) -> Iterator[Views]:
         """Iterate over every stride-th batch of the endless sequence; they are prepared ahead.
@@ -294,8 +317,8 @@ def _images(
 ) -> Problem:
     wanted, training = experiment.data, experiment.training
     factors = wanted.factors or None
-    dataset = require_images(ThreeDIdent(data, factors=factors))
-    scored = dataset if test is None else require_images(ThreeDIdent(test, factors=factors))
+    dataset = require_images(open_images(data, factors))
+    scored = dataset if test is None else require_images(open_images(test, factors))
     n = len(dataset.factor_names)
     check_images(experiment, dataset.source, scored.source, (dataset.root, scored.root))
     manifest = dataset.source.manifest
@@ -305,13 +328,17 @@ def _images(
         source = SingleImages(dataset, batch_size, training.seed)
     elif wanted.pairs == "groups":
         source = ImageGroups(
-            dataset, 2, batch_size=batch_size, seed=training.seed, pin_memory=pin_memory
+            require_rendered(dataset),
+            2,
+            batch_size=batch_size,
+            seed=training.seed,
+            pin_memory=pin_memory,
         )
     elif wanted.pairs == "views":
         source = TwoViews(dataset, batch_size=batch_size, seed=training.seed)
     else:
         source = PositivePairs(
-            dataset,
+            require_rendered(dataset),
             wanted.space,
             wanted.conditional,
             marginal=None if paired else wanted.marginal,
@@ -320,25 +347,13 @@ def _images(
             match=wanted.match,
             pin_memory=pin_memory,
         )
-    digest = latents_digest(dataset.source.raw_latents)
-    tested = latents_digest(scored.source.raw_latents)
-    notes = []
-    if digest == tested:
-        notes.append("R2 and MCC are those of images that it is trained on: see --test")
-    elif shared := count_shared(dataset.source.raw_latents, scored.source.raw_latents):
-        notes.append(
-            f"{shared:,} of {len(scored):,} images of {scored.root} are images that it is trained "
-            "on: R2 and MCC are too good, see --test"
-        )
-    names = [None if each.preset is None else each.preset.name for each in (dataset, scored)]
-    if names[0] != names[1]:
-        notes.append(f"trained on images of the preset {names[0]}, scored on those of {names[1]}")
-    notes += _notes_of_model(scored)
+    digest, tested = dataset.source.fingerprint, scored.source.fingerprint
+    presets = [each.source.preset for each in (dataset, scored)]
     about: dict[str, Any] = {
         "observations": "images",
         "images": len(dataset),
         "resolution": dataset.source.shape[0],
-        "preset": dataset.preset.name if dataset.preset else None,
+        "preset": presets[0].name if presets[0] else None,
         "latents": digest,
         "test_latents": tested,
         "factors": list(dataset.factor_names),
@@ -346,7 +361,9 @@ def _images(
         "scored": min(len(scored), training.score_samples),
         "best_r2": dict(scored.source.manifest.best_r2) if scored.source.manifest else {},
     }
-    if dataset.sampling is not None:
+    if not isinstance(dataset, ThreeDIdent):
+        about["form"] = dataset.source.form
+    elif dataset.sampling is not None:
         sampling = dataset.sampling
         about["model"] = {
             "name": sampling.model.name,
@@ -357,13 +374,39 @@ def _images(
     if manifest is not None and manifest.pair_process is not None:
         processes = (manifest.pair_process,)
     normalization = (dataset.mean, dataset.std)
+    notes = _notes(dataset, scored)
     return Problem(
         n, source, None, scored, experiment, normalization, about, processes, tuple(notes)
     )
 
 
-def _notes_of_model(dataset: ThreeDIdent) -> list[str]:
-    """A note where a causal model's variables are more than the ten numbers that are scored."""
+def _notes(dataset: ImageDataset, scored: ImageDataset) -> list[str]:
+    """What the user should know of the images that scores are taken on."""
+    notes = []
+    first, second = dataset.source, scored.source
+    if first.fingerprint == second.fingerprint:
+        notes.append(
+            "R2 and MCC are those of images that it is trained on: see --test"
+            if isinstance(dataset, ThreeDIdent)
+            else f"R2 and MCC are those of images that it is trained on, as is usual of "
+            f"{FORMS[first.form]}; --test names others"
+        )
+    elif shared := count_shared_images(first, second):
+        notes.append(
+            f"{shared:,} of {len(scored):,} images of {scored.root} are images that it is trained "
+            "on: R2 and MCC are too good, see --test"
+        )
+    names = [None if each.preset is None else each.preset.name for each in (first, second)]
+    if names[0] != names[1]:
+        notes.append(f"trained on images of the preset {names[0]}, scored on those of {names[1]}")
+    return notes + _notes_of_kinds(scored)
+
+
+def _notes_of_kinds(dataset: ImageDataset) -> list[str]:
+    """A note where factors are not all numbers, or a model's variables more than are scored."""
+    if not isinstance(dataset, ThreeDIdent):
+        others = [c.name for c in dataset.factor_columns if c.kind != "continuous"]
+        return [f"MCC leaves out {', '.join(others)}: no numbers in an order"] if others else []
     if dataset.model is None:
         return []
     names = set(dataset.factor_names)

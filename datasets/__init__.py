@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from threedident.datasets import release_check as _release
     from threedident.datasets.augmented_views import TwoViews as TwoViews
     from threedident.datasets.augmented_views import simclr as simclr
+    from threedident.datasets.dataset import ImageDataset as ImageDataset
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
     from threedident.datasets.formats import open_dataset as open_dataset
     from threedident.datasets.formats import verify as _verify
@@ -52,7 +53,7 @@ _MODULES = {
     "threedident.datasets.formats.describe": ("describe",),
     "threedident.datasets.formats.hdf5": ("pack",),
     "threedident.datasets.zenodo": ("download",),
-    "threedident.datasets.dataset": ("ThreeDIdent",),
+    "threedident.datasets.dataset": ("ImageDataset", "ThreeDIdent"),
     "threedident.datasets.groups": ("ImageGroups",),
     "threedident.datasets.latent_matcher": ("LatentMatcher",),
     "threedident.datasets.formats": ("open_dataset",),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.datasets.dataset import ImageDataset, require_images
 from threedident.errors import MissingExtraError, UsageError
 
 try:
@@ -54,7 +54,7 @@ class TwoViews(BatchDataset):
 
     def __init__(
         self,
-        dataset: ThreeDIdent | str | Path,
+        dataset: ImageDataset | str | Path,
         augment: Callable[[torch.Tensor], torch.Tensor] | None = None,
         *,
         batch_size: int = 512,
@@ -64,7 +64,7 @@ class TwoViews(BatchDataset):
 
         Args:
             dataset: the dataset of the images, or its path.
-            augment: a function from a uint8 image (3, H, W) to its view; it draws from torch's
+            augment: a function from a uint8 image (C, H, W) to its view; it draws from torch's
                 global random numbers, as torchvision's v2 transforms do. None: `simclr` at full
                 size.
             batch_size: the number of images in a batch.
@@ -99,7 +99,7 @@ class TwoViews(BatchDataset):
             # Of the CPU alone: fork_rng puts nothing else back.
             torch.default_generator.manual_seed(seeded(self._seed, epoch, number).initial_seed())
             views = [torch.stack([self.augment(x) for x in images]) for _ in range(2)]
-        z = self.dataset.raw_latents[chosen]
+        z = self.dataset.factors[chosen]
         return Batch((z, z), (views[0], views[1]))
 
     def loader(self, *, workers: int = 2) -> data.DataLoader[Any]:

@@ -1,4 +1,4 @@
-"""`ThreeDIdent`: the images and latents of a dataset, as a PyTorch dataset."""
+"""`ImageDataset` and `ThreeDIdent`: images and their factors, as a PyTorch dataset."""
 
 from __future__ import annotations
 
@@ -13,10 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats import Source, open_rendered
-from threedident.datasets.formats.source import check_numbers
+from threedident.datasets.formats import (
+    ImageSource,
+    Source,
+    find_form,
+    open_dataset,
+    open_rendered,
+)
+from threedident.datasets.formats.source import check_numbers, columns_of
+from threedident.datasets.papers import FORMS
 from threedident.errors import DatasetError, MissingExtraError, UsageError
-from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.presets import Preset
 from threedident.progress import Progress
 from threedident.storage.statistics import ImageSums, statistics
@@ -37,22 +43,24 @@ _SAMPLED = 4096  # images whose statistics stand for all, where none are recorde
 _READ_AT_ONCE = 64
 
 
-class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
-    """A dataset in any of its forms: shards, a packed file, the published layout, an export.
+class ImageDataset(data.Dataset[tuple[Any, Any]]):
+    """A dataset of images and their factors, in any form: 3DIdent's, a grid, sprites, sequences.
 
-    An item is `(image, latents)`. The image is a uint8 tensor (3, H, W). A transform gets a PIL
+    An item is `(image, factors)`. The image is a uint8 tensor (C, H, W). A transform gets a PIL
     image instead, as in torchvision. `data[10:20]` and `data[[3, 1]]` stack several items. Threads
     can read the dataset, and so can forked and spawned workers of a DataLoader.
 
     Attributes:
-        raw_latents: the raw latents, a (N, n) float32 tensor in [-1, 1]; the chosen factors'
-            columns.
-        latents: the scene's latents (m, rad), a (N, n) float32 tensor of the same columns.
+        factors: the values of the chosen factors, a (N, n) float32 tensor; of 3DIdent its raw
+            latents, of a grid whole numbers from 0, of a class its number.
         factor_names: the names of the columns.
-        columns: the places of the columns among the ten factors.
-        preset: the generator; None where it is not recorded (the published layout).
-        source: the reader of the files, from `open_rendered`.
+        factor_columns: the kind, range and classes of each.
+        columns: the places of the columns among all factors of the dataset.
+        source: the reader of the files, from `open_dataset`.
     """
+
+    source: ImageSource
+    _target: torch.Tensor
 
     def __init__(
         self,
@@ -61,19 +69,16 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
         target_transform: Transform | None = None,
         factors: str | Iterable[str] | None = None,
         *,
-        target: str = "raw_latents",
         cache: str | torch.device | None = None,
     ) -> None:
         """Open a dataset in whichever form it is.
 
         Args:
-            root: the path of a dataset in any form, as `open_rendered` takes it.
+            root: the path of a dataset in any form, as `open_dataset` takes it, or the name of
+                images that are drawn, such as drawn:sprites.
             transform: a function of the PIL image.
-            target_transform: a function of the latents, a float32 tensor (n,).
-            factors: the names of factors or groups, which choose and order the latents' columns;
-                None: all ten.
-            target: the latents that an item holds: "raw_latents", "latents", or of a causal model
-                its "variables", all of them.
+            target_transform: a function of the factors, a float32 tensor (n,).
+            factors: the names of factors, which choose and order the columns; None: all.
             cache: the place of a copy of all images: "ram", or a device such as "cuda", which
                 holds them for `images`; None: no copy.
 
@@ -81,25 +86,29 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
             DatasetError: the path is no dataset, or a damaged one.
             UsageError: an argument does not fit, or the images do not fit into the cache.
         """
-        if target not in TARGETS:
-            raise UsageError(f"target must be one of {', '.join(TARGETS)}, found {target!r}")
+        self._open(open_dataset(root), root, transform, target_transform, factors)
+        self._target = self.factors
+        self._keep(cache)
+
+    def _open(
+        self,
+        source: ImageSource,
+        root: str | Path,
+        transform: Transform | None,
+        target_transform: Transform | None,
+        factors: str | Iterable[str] | None,
+    ) -> None:
         self.root = Path(root)
+        self.source = source
         self.transform = transform
         self.target_transform = target_transform
-        names = FACTOR_NAMES if factors is None else factors
-        self.columns = factor_columns([names] if isinstance(names, str) else names)
-        if not self.columns:
-            raise UsageError("factors names no factor")
-        self.factor_names = tuple(FACTOR_NAMES[c] for c in self.columns)
-        self.source: Source = open_rendered(root)
-        columns = list(self.columns)
-        self.raw_latents = torch.from_numpy(self.source.raw_latents[:, columns])
-        self.latents = torch.from_numpy(self.source.latents[:, columns])
-        if target == "variables" and factors is not None:
-            raise UsageError("factors choose among the scene's: leave them out for the variables")
-        self._target = getattr(self, target)
-        manifest = self.source.manifest
-        self.preset: Preset | None = manifest.preset if manifest else None
+        self.columns = columns_of(source, factors)
+        self.factor_columns = tuple(source.factor_columns[c] for c in self.columns)
+        self.factor_names = tuple(column.name for column in self.factor_columns)
+        self.factors = torch.from_numpy(source.factors[:, list(self.columns)])
+
+    def _keep(self, cache: str | torch.device | None) -> None:
+        """Copy all images to the cache, if there is to be one."""
         self._stats: dict[str, Any] | None = None
         self._cached: torch.Tensor | None = None
         if cache is not None:
@@ -109,20 +118,16 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
         return len(self.source)
 
     def __repr__(self) -> str:
-        height, width, _ = self.source.shape
-        parts = [str(self.root), f"{len(self)} x {height} x {width}"]
-        if self.model is not None:
-            parts.append(f"model {self.model.name}")
-        elif self.preset is not None:
-            parts.append(f"preset {self.preset.name}")
-        manifest = self.source.manifest
-        if manifest is not None and manifest.settings.get("split"):
-            parts.append(f"{manifest.settings['split']} split")
-        if manifest is not None and manifest.pair_process is not None:
-            parts.append("in pairs")
+        return f"{type(self).__name__}({', '.join(self._described())})"
+
+    def _described(self) -> list[str]:
+        size = " x ".join(map(str, (len(self), *self.source.shape[:2])))
         count = len(self.factor_names)
-        parts.append(f"{count} factors" if count > 1 else f"factor {self.factor_names[0]}")
-        return f"{type(self).__name__}({', '.join(parts)})"
+        factors = f"{count} factors" if count > 1 else f"factor {self.factor_names[0]}"
+        return [str(self.root), size, *self._details(), factors]
+
+    def _details(self) -> list[str]:
+        return [FORMS.get(self.source.form, self.source.form)]
 
     def __getitem__(
         self, index: int | slice | Sequence[int] | npt.NDArray[Any] | torch.Tensor
@@ -150,10 +155,10 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
         pixels = self.images(numbers)
         images: Any = pixels
         if self.transform is not None:
-            from PIL import Image
+            from threedident.render.figures import picture
 
             arrays = pixels.permute(0, 2, 3, 1).cpu().numpy()
-            images = [self.transform(Image.fromarray(each)) for each in arrays]
+            images = [self.transform(picture(each)) for each in arrays]
         latents: Any = self._target[numbers]  # a copy, the caller's own to change as it likes
         if self.target_transform is not None:
             latents = [self.target_transform(each) for each in latents]
@@ -182,7 +187,7 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
             indices: the image numbers, in [0, N).
 
         Returns:
-            The images, (k, 3, H, W) uint8 in channels-last memory format, on the cache's device.
+            The images, (k, C, H, W) uint8 in channels-last memory format, on the cache's device.
 
         Raises:
             IndexError: there is no such image.
@@ -195,7 +200,7 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
         return torch.from_numpy(out).permute(0, 3, 1, 2)
 
     def read_into(self, indices: Sequence[int] | torch.Tensor, out: npt.NDArray[np.uint8]) -> None:
-        """Read many images, like `images`, into an array (k, H, W, 3)."""
+        """Read many images, like `images`, into an array (k, H, W, C)."""
         if self._cached is None:
             self.source.read(_plain(indices), out)
         elif self._cached.device.type == "cpu":
@@ -288,6 +293,99 @@ class ThreeDIdent(CausalVariables, data.Dataset[tuple[Any, Any]]):
         return cached
 
 
+class ThreeDIdent(CausalVariables, ImageDataset):
+    """A dataset of 3DIdent in any of its forms: shards, packed, as published, an export.
+
+    An item is `(image, latents)`; see `ImageDataset`.
+
+    Attributes:
+        raw_latents: the raw latents, a (N, n) float32 tensor in [-1, 1]; the chosen factors'
+            columns. These are its `factors`, too.
+        latents: the scene's latents (m, rad), a (N, n) float32 tensor of the same columns.
+        factor_names: the names of the columns.
+        columns: the places of the columns among the ten factors.
+        preset: the generator; None where it is not recorded (the published layout).
+        source: the reader of the files, from `open_dataset`.
+    """
+
+    source: Source
+
+    def __init__(
+        self,
+        root: str | Path,
+        transform: Transform | None = None,
+        target_transform: Transform | None = None,
+        factors: str | Iterable[str] | None = None,
+        *,
+        target: str = "raw_latents",
+        cache: str | torch.device | None = None,
+    ) -> None:
+        """Open a dataset in whichever form it is.
+
+        Args:
+            root: the path of a dataset in any form, as `open_dataset` takes it.
+            transform: a function of the PIL image.
+            target_transform: a function of the latents, a float32 tensor (n,).
+            factors: the names of factors or groups, which choose and order the latents' columns;
+                None: all ten.
+            target: the latents that an item holds: "raw_latents", "latents", or of a causal model
+                its "variables", all of them.
+            cache: the place of a copy of all images: "ram", or a device such as "cuda", which
+                holds them for `images`; None: no copy.
+
+        Raises:
+            DatasetError: the path is no dataset, or a damaged one.
+            UsageError: an argument does not fit, it is a dataset of other factors than the ten of
+                3DIdent, or the images do not fit into the cache.
+        """
+        if target not in TARGETS:
+            raise UsageError(f"target must be one of {', '.join(TARGETS)}, found {target!r}")
+        if target == "variables" and factors is not None:
+            raise UsageError("factors choose among the scene's: leave them out for the variables")
+        source = open_rendered(root)
+        self._open(source, root, transform, target_transform, factors)
+        self.raw_latents = self.factors
+        self.latents = torch.from_numpy(source.latents[:, list(self.columns)])
+        self._target = getattr(self, target)
+        manifest = source.manifest
+        self.preset: Preset | None = manifest.preset if manifest else None
+        self._keep(cache)
+
+    def _details(self) -> list[str]:
+        parts = []
+        if self.model is not None:
+            parts.append(f"model {self.model.name}")
+        elif self.preset is not None:
+            parts.append(f"preset {self.preset.name}")
+        manifest = self.source.manifest
+        if manifest is not None and manifest.settings.get("split"):
+            parts.append(f"{manifest.settings['split']} split")
+        if manifest is not None and manifest.pair_process is not None:
+            parts.append("in pairs")
+        return parts
+
+
+def open_images(
+    root: str | Path,
+    factors: str | Iterable[str] | None = None,
+    *,
+    cache: str | torch.device | None = None,
+) -> ImageDataset:
+    """Open a dataset of whichever factors: a `ThreeDIdent`, or an `ImageDataset` of others.
+
+    Args:
+        root: the path of the dataset, or the name of images that are drawn.
+        factors: the names of factors, which choose and order the columns; None: all.
+        cache: the place of a copy of all images; see `ImageDataset`.
+
+    Raises:
+        DatasetError: the path is no dataset, or a damaged one.
+        UsageError: an argument does not fit, or the images do not fit into the cache.
+    """
+    kind = ImageDataset if find_form(Path(root)) in FORMS else ThreeDIdent
+    return kind(root, factors=factors, cache=cache)
+
+
 def position(index: Any, count: int, what: str, owner: str) -> int:
     """The position in [0, count) of an index that may count from the end.
 
@@ -339,7 +437,7 @@ def _check_memory(size: int) -> None:
         raise MemoryError(f"{free / 1e9:.1f} GB are available")
 
 
-def require_images(dataset: Any) -> ThreeDIdent:
+def require_images(dataset: Any) -> ImageDataset:
     """Return a dataset that holds images: the one given, or the one at a path.
 
     Raises:
@@ -347,9 +445,28 @@ def require_images(dataset: Any) -> ThreeDIdent:
         DatasetError: the dataset holds no image.
     """
     if isinstance(dataset, str | Path):
-        dataset = ThreeDIdent(dataset)
-    if not isinstance(dataset, ThreeDIdent):
+        dataset = open_images(dataset)
+    if not isinstance(dataset, ImageDataset):
         raise UsageError(f"expected a ThreeDIdent dataset or its path, found {dataset!r:.100}")
     if not len(dataset):
         raise DatasetError(f"{dataset.root} holds no image")
     return dataset
+
+
+def require_rendered(dataset: Any) -> ThreeDIdent:
+    """Return a dataset of 3DIdent that holds images: the one given, or the one at a path.
+
+    Raises:
+        UsageError: the argument is neither a dataset nor a path, or the dataset has other factors
+            than the ten of 3DIdent.
+        DatasetError: the dataset holds no image.
+    """
+    if isinstance(dataset, str | Path):
+        dataset = ThreeDIdent(dataset)
+    images = require_images(dataset)
+    if not isinstance(images, ThreeDIdent):
+        raise UsageError(
+            f"{images.root} has the factors {', '.join(images.factor_names)}: this needs the ten "
+            "latents of 3DIdent (`ThreeDIdent`)"
+        )
+    return images

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.datasets.dataset import ThreeDIdent, require_rendered
 from threedident.datasets.formats.grouping import grouping
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 
@@ -71,7 +71,7 @@ class ImageGroups(BatchDataset):
             DatasetError: the dataset holds fewer groups than a batch.
         """
         super().__init__()
-        self.dataset = require_images(dataset)
+        self.dataset = require_rendered(dataset)
         check_sizes(batch_size, batches)
         self.kind, frames = grouping(self.dataset.source)
         if frames == 1:

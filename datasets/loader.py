@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.dataset import ThreeDIdent, position
+from threedident.datasets.dataset import ImageDataset, position
 from threedident.errors import MissingExtraError, UsageError
 
 try:
@@ -210,7 +210,7 @@ class Buffers:
         weakref.finalize(lease, self._give_back, shape, memory).atexit = False
         return torch.from_numpy(lease)
 
-    def images(self, dataset: ThreeDIdent, numbers: torch.Tensor) -> torch.Tensor:
+    def images(self, dataset: ImageDataset, numbers: torch.Tensor) -> torch.Tensor:
         """Read images (k, 3, H, W) of a dataset into a lent array; or where its cache holds them.
 
         Args:

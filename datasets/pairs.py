@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.dataset import ThreeDIdent, require_images
+from threedident.datasets.dataset import ThreeDIdent, require_rendered
 from threedident.datasets.formats.family import FamilySource
 from threedident.datasets.formats.grouping import grouping
 from threedident.distributions import Distribution, PairProcess, Uniform, check_matchable
@@ -103,7 +103,7 @@ class PositivePairs(BatchDataset):
             DatasetError: the dataset was rendered in pairs, and holds no whole one yet.
         """
         super().__init__()
-        self.dataset = require_images(dataset)
+        self.dataset = require_rendered(dataset)
         check_sizes(batch_size, batches)
         self._batch_size, self._seed = batch_size, seed
         self._buffers = Buffers(pin_memory=pin_memory)

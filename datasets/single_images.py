@@ -1,10 +1,10 @@
-"""Batches of single images with their latents, for supervised training."""
+"""Batches of single images with their factors, for supervised training."""
 
 from __future__ import annotations
 
 import torch
 
-from threedident.datasets.dataset import ThreeDIdent
+from threedident.datasets.dataset import ImageDataset
 from threedident.datasets.loader import Batch
 from threedident.distributions.torch_sampler import seeded
 
@@ -16,7 +16,7 @@ class SingleImages:
         batches: the number of batches in an epoch; images that do not fill one are left out.
     """
 
-    def __init__(self, dataset: ThreeDIdent, batch_size: int, seed: int) -> None:
+    def __init__(self, dataset: ImageDataset, batch_size: int, seed: int) -> None:
         self._dataset, self._size, self._seed = dataset, batch_size, seed
         self.batches = len(dataset) // batch_size
         self._order: tuple[int, torch.Tensor] | None = None  # the last epoch's
@@ -28,4 +28,4 @@ class SingleImages:
             drawn = torch.randperm(len(self._dataset), generator=seeded(self._seed, epoch))
             order = self._order = epoch, drawn
         chosen = order[1][number * self._size : (number + 1) * self._size]
-        return Batch((self._dataset.raw_latents[chosen],), (self._dataset.images(chosen),))
+        return Batch((self._dataset.factors[chosen],), (self._dataset.images(chosen),))

@@ -6,7 +6,7 @@ import shlex
 
 from threedident import defaults
 from threedident.causal import INDEPENDENT, CausalModel, Sampling, model_names
-from threedident.datasets.formats import Source
+from threedident.datasets.formats import ImageSource
 from threedident.datasets.formats.family import FamilySource
 from threedident.errors import UsageError
 from threedident.evaluate.assumptions import ScoreWarning
@@ -121,7 +121,7 @@ def warn_of_dependence(manifest: Manifest | None) -> tuple[ScoreWarning, ...]:
     )
 
 
-def warn_of_layout(source: Source) -> tuple[ScoreWarning, ...]:
+def warn_of_layout(source: ImageSource) -> tuple[ScoreWarning, ...]:
     """Warn where a published layout of the family has more than the ten numbers that are scored."""
     if not isinstance(source, FamilySource):
         return ()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.datasets.formats.source import Source
+from threedident.datasets.formats.source import ImageSource
 from threedident.defaults import BOOTSTRAP
 from threedident.errors import ManifestWarning, UsageError
 from threedident.evaluate.assumptions import ScoreWarning
@@ -48,7 +48,7 @@ from threedident.storage.atomic_files import explaining_write_errors, replacing
 from threedident.version import toolkit_version
 
 if TYPE_CHECKING:
-    from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.dataset import ImageDataset
 
 __all__ = [
     "EvaluationResult",
@@ -91,7 +91,7 @@ class EvaluationResult:
         return self.file.as_dict()
 
     @functools.cached_property
-    def dataset(self) -> ThreeDIdent:
+    def dataset(self) -> ImageDataset:
         """The test set as a PyTorch dataset."""
         return self.data.as_dataset()
 
@@ -123,7 +123,7 @@ class ScoringOptions:
 
 def evaluate(
     submission: str | Path,
-    data_root: ThreeDIdent | str | Path,
+    data_root: ImageDataset | str | Path,
     *,
     metrics: Sequence[str] | None = None,
     manifest: Path | None = None,
@@ -131,7 +131,7 @@ def evaluate(
     checkpoint: Path | None = None,
     train: Path | None = None,
     factors: Sequence[str] = (),
-    independent: ThreeDIdent | str | Path | None = None,
+    independent: ImageDataset | str | Path | None = None,
     folds: Folds = 2,
     bootstrap: int = BOOTSTRAP,
     seed: int = 0,
@@ -269,7 +269,7 @@ def _encode(inputs: Inputs, data: TestSet, limits: Limits, seed: int) -> tuple[T
 
 def score_codes(
     z_hat: Any,
-    data: ThreeDIdent | str | Path,
+    data: ImageDataset | str | Path,
     *,
     metrics: Sequence[str] | None = None,
     factors: Sequence[str] = (),
@@ -297,7 +297,7 @@ def score_codes(
         UsageError: an argument does not fit.
         DatasetError: the test set cannot be read.
     """
-    if isinstance(z_hat, str | Path) or isinstance(getattr(z_hat, "source", None), Source):
+    if isinstance(z_hat, str | Path) or isinstance(getattr(z_hat, "source", None), ImageSource):
         raise UsageError(
             f"z_hat must be an array of codes (N, m), found {type(z_hat).__name__}: call "
             "score_codes(codes, data), the codes first. evaluate_encoder(path, data) scores a file"

@@ -37,7 +37,7 @@ from threedident.evaluate.test_set import TestSet
 from threedident.storage.directory import default_out as default_place
 
 if TYPE_CHECKING:
-    from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.dataset import ImageDataset
 
 DEFAULT_DATA = default_place(split="test")
 
@@ -68,7 +68,7 @@ class Inputs:
 
 def check_inputs(
     submission: str | Path,
-    data_root: ThreeDIdent | str | Path,
+    data_root: ImageDataset | str | Path,
     *,
     metrics: Sequence[str] | None = None,
     manifest: Path | None = None,
@@ -76,7 +76,7 @@ def check_inputs(
     checkpoint: Path | None = None,
     train: Path | None = None,
     factors: Sequence[str] = (),
-    independent: ThreeDIdent | str | Path | None = None,
+    independent: ImageDataset | str | Path | None = None,
     out: Path | None = None,
     overwrite: bool = False,
 ) -> Inputs:
@@ -115,7 +115,7 @@ def check_inputs(
 
 
 def _independent(
-    given: ThreeDIdent | str | Path, data: TestSet, submission: Submission, *, fitted: bool
+    given: ImageDataset | str | Path, data: TestSet, submission: Submission, *, fitted: bool
 ) -> TestSet:
     """Open the dataset of independent variables, whose factors are those of the test set.
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from threedident.datasets.dataset import ThreeDIdent
+from threedident.datasets.dataset import ImageDataset
 from threedident.encoders import (
     ImageEncoder,
     ResNetEncoder,
@@ -39,10 +39,10 @@ _WHOLE = "full"
 
 def run_reference(
     submission: Submission,
-    dataset: ThreeDIdent,
+    dataset: ImageDataset,
     *,
-    train: ThreeDIdent | None = None,
-    normalised_by: ThreeDIdent | None = None,
+    train: ImageDataset | None = None,
+    normalised_by: ImageDataset | None = None,
     seed: int = 0,
     batch_size: int = BATCH_SIZE,
 ) -> Encoding:
@@ -101,7 +101,7 @@ def _number(text: str, default: int, name: str) -> int:
 
 
 def _batches(
-    dataset: ThreeDIdent, numbers: range, batch_size: int, title: str
+    dataset: ImageDataset, numbers: range, batch_size: int, title: str
 ) -> Iterator[torch.Tensor]:
     with Progress(title, len(numbers)) as progress:
         for start in range(0, len(numbers), batch_size):
@@ -110,7 +110,7 @@ def _batches(
             progress.advance(len(some))
 
 
-def _trained(checkpoint: Path, dataset: ThreeDIdent, batch_size: int) -> Encoding:
+def _trained(checkpoint: Path, dataset: ImageDataset, batch_size: int) -> Encoding:
     encoder, about = read_encoder(checkpoint)
     if not isinstance(encoder, ImageEncoder):
         raise UsageError(f"{checkpoint} is an encoder of vectors, expected one of images")
@@ -118,7 +118,7 @@ def _trained(checkpoint: Path, dataset: ThreeDIdent, batch_size: int) -> Encodin
     return Encoding(codes, trained_on=training_record(checkpoint, about))
 
 
-def _apply(encoder: ImageEncoder, dataset: ThreeDIdent, batch_size: int) -> Float32:
+def _apply(encoder: ImageEncoder, dataset: ImageDataset, batch_size: int) -> Float32:
     batches = _batches(dataset, range(len(dataset)), batch_size, "encoding")
     with torch.inference_mode():
         codes: Float32 = torch.cat([encoder(images) for images in batches]).numpy()
@@ -130,7 +130,7 @@ def _apply(encoder: ImageEncoder, dataset: ThreeDIdent, batch_size: int) -> Floa
 
 
 def _averages(
-    dataset: ThreeDIdent, numbers: range, side: int, batch_size: int
+    dataset: ImageDataset, numbers: range, side: int, batch_size: int
 ) -> Iterator[Float64]:
     """Yield pixels in [0, 1], averaged to at most side x side x 3, in batches (B, pixels)."""
     height, width, _ = dataset.source.shape
@@ -140,7 +140,7 @@ def _averages(
         yield small.flatten(1).numpy()
 
 
-def _whole(dataset: ThreeDIdent, batch_size: int) -> Encoding:
+def _whole(dataset: ImageDataset, batch_size: int) -> Encoding:
     """Return all pixels, in coordinates of the space that the images span.
 
     N images span at most N - 1 dimensions around their mean. A rotation into that space changes
@@ -167,7 +167,7 @@ def _whole(dataset: ThreeDIdent, batch_size: int) -> Encoding:
 
 
 def _pca(
-    dataset: ThreeDIdent, train: ThreeDIdent | None, components: int, batch_size: int
+    dataset: ImageDataset, train: ImageDataset | None, components: int, batch_size: int
 ) -> Encoding:
     """Compute the largest principal components of the pixels."""
     fitted_on, numbers = dataset, range(len(dataset) // 2)

@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from threedident.datasets.formats import Source, count_shared, open_rendered
+from threedident.datasets.formats import (
+    ImageSource,
+    Source,
+    count_shared,
+    count_shared_images,
+    open_rendered,
+)
 from threedident.datasets.formats.export import ExportSource
 from threedident.datasets.formats.export_record import SPLIT_NAMES
 from threedident.errors import DatasetError, ThreeDIdentError
@@ -69,7 +75,7 @@ def read_claim(text: Any) -> dict[str, Any]:
     return record
 
 
-def split_of(source: Source) -> str | None:
+def split_of(source: ImageSource) -> str | None:
     """Return the split of a dataset: train, val or test; None where nobody says.
 
     The split that was rendered counts first; of imported images, the one in their export.
@@ -81,10 +87,10 @@ def split_of(source: Source) -> str | None:
 
 
 def check_seen(
-    test: Source,
+    test: ImageSource,
     *,
     declared: SubmissionManifest | None = None,
-    fitted_on: Source | None = None,
+    fitted_on: ImageSource | None = None,
     trained_on: Mapping[str, Any] | None = None,
     checkpoint: Path | None = None,
 ) -> Iterator[ScoreWarning]:
@@ -140,20 +146,20 @@ def check_seen(
 
 
 def _why_seen(
-    test: Source,
+    test: ImageSource,
     declared: SubmissionManifest | None,
-    fitted_on: Source | None,
+    fitted_on: ImageSource | None,
     recorded: Mapping[str, Any],
     checkpoint: Path | None,
 ) -> str | None:
     """Say why the encoder has seen images of the test set; None where nothing shows that."""
-    shared = 0 if fitted_on is None else count_shared(fitted_on.raw_latents, test.raw_latents)
+    shared = 0 if fitted_on is None else count_shared_images(fitted_on, test)
     if shared:
         return (
             f"the principal components were fitted on images of the same latents (--train) as "
             f"{shared} of these {len(test)}"
         )
-    same = recorded.get("latents") == latents_digest(test.raw_latents)
+    same = recorded.get("latents") == test.fingerprint
     count = 0 if same else _count_trained_on(test, recorded, checkpoint)
     if same or count:
         extent = "" if same else f" as {count} of these {len(test)}"
@@ -173,12 +179,14 @@ def _why_seen(
     return None
 
 
-def _count_trained_on(test: Source, recorded: Mapping[str, Any], checkpoint: Path | None) -> int:
+def _count_trained_on(
+    test: ImageSource, recorded: Mapping[str, Any], checkpoint: Path | None
+) -> int:
     """Count the images of a test set with latents of images that a run was trained on.
 
     0 where the run's dataset is not to be found, or is another by now.
     """
-    if checkpoint is None or not recorded:
+    if checkpoint is None or not recorded or not isinstance(test, Source):
         return 0
     try:
         with open_rendered(read_json(checkpoint.parent / _PLACES)["data"]) as source:

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.causal import OBSERVED, CausalModel, Sampling
-from threedident.datasets.formats import open_rendered
-from threedident.datasets.formats.source import Source
+from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats.source import ImageSource, Source, columns_of
+from threedident.datasets.papers import FORMS
 from threedident.errors import UsageError
 from threedident.evaluate.causal_data import kinds_of, parents_of
 from threedident.evaluate.metrics._arrays import Bools, varying
-from threedident.evaluate.metrics._kinds import Kind
+from threedident.evaluate.metrics._kinds import Kind, kinds_of_columns
 from threedident.evaluate.metrics.registry import (
     all_metrics,
     check_metrics,
@@ -26,11 +27,10 @@ from threedident.evaluate.metrics.registry import (
 )
 from threedident.evaluate.scores_file import DataRecord, DatasetIdentity
 from threedident.evaluate.seen import split_of
-from threedident.factors import FACTOR_NAMES, factor_columns
-from threedident.latents import latents_digest
+from threedident.factors import FACTOR_NAMES
 
 if TYPE_CHECKING:
-    from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.dataset import ImageDataset
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TestSet:
     __test__ = False  # pytest takes the name for that of a test
 
     root: Path
-    source: Source
+    source: ImageSource
     factor_names: tuple[str, ...]
 
     @classmethod
@@ -64,16 +64,17 @@ class TestSet:
             UsageError: there is no such factor.
             DatasetError: it is no dataset, or damaged.
         """
-        source = open_rendered(root)
+        source = open_dataset(root)
         model = _model(source)
         if model is None:
-            names = tuple(FACTOR_NAMES[c] for c in factor_columns(factors or FACTOR_NAMES))
+            columns = columns_of(source, factors or None)
+            names = tuple(source.factor_names[c] for c in columns)
         else:
             names = _variables(model, factors) if factors else model.names
         return cls(Path(root), source, names)
 
     @classmethod
-    def take(cls, data: ThreeDIdent | str | Path, factors: Sequence[str] = ()) -> TestSet:
+    def take(cls, data: ImageDataset | str | Path, factors: Sequence[str] = ()) -> TestSet:
         """Open a dataset by its path, or take one that is open.
 
         Args:
@@ -87,7 +88,7 @@ class TestSet:
         """
         if isinstance(data, str | Path):
             return cls.open(data, factors)
-        if not isinstance(getattr(data, "source", None), Source):
+        if not isinstance(getattr(data, "source", None), ImageSource):
             raise UsageError(
                 f"the test set must be a ThreeDIdent or the path of a dataset, found "
                 f"{type(data).__name__}"
@@ -97,17 +98,17 @@ class TestSet:
         return cls.of(data)
 
     @classmethod
-    def of(cls, dataset: ThreeDIdent) -> TestSet:
+    def of(cls, dataset: ImageDataset) -> TestSet:
         """Take the files and the factors of a dataset that is open.
 
         Raises:
             UsageError: it is of a causal model, and was opened with factors that are none of its
                 variables.
         """
-        names = dataset.factor_names
-        if dataset.model is not None:
+        names, model = dataset.factor_names, _model(dataset.source)
+        if model is not None:
             whole = len(names) == len(FACTOR_NAMES)
-            names = dataset.model.names if whole else _variables(dataset.model, names)
+            names = model.names if whole else _variables(model, names)
         return cls(dataset.root, dataset.source, names)
 
     def __len__(self) -> int:
@@ -123,16 +124,24 @@ class TestSet:
     def values(self) -> npt.NDArray[np.float32]:
         """(N, n), the values of the factors that count: raw latents, or a model's variables."""
         if self.sampling is None:
-            return self.source.raw_latents[:, list(factor_columns(self.factor_names))]
+            return self.source.factors[:, self._columns]
         draws, names = self.source.draws, self.sampling.model.names
         assert draws is not None, "a dataset of a causal model has draws"
         return draws.variables[:, [names.index(name) for name in self.factor_names]]
 
     @property
+    def _columns(self) -> list[int]:
+        """The places of the factors among those of the source."""
+        return list(columns_of(self.source, self.factor_names))
+
+    @property
     def kinds(self) -> tuple[Kind, ...] | None:
-        """The kind of each factor; None for a dataset of no model, whose factors are numbers."""
-        if self.sampling is None:
+        """The kind of each factor; None for the ten of 3DIdent, which are numbers."""
+        if isinstance(self.source, Source) and self.sampling is None:
             return None
+        if self.sampling is None:
+            columns = self.source.factor_columns
+            return kinds_of_columns([columns[c] for c in self._columns])
         kinds = kinds_of(self.sampling.model)
         return tuple(kinds[name] for name in self.factor_names)
 
@@ -192,16 +201,15 @@ class TestSet:
         """The identity of the dataset."""
         return identity_of(self.source)
 
-    def as_dataset(self) -> ThreeDIdent:
+    def as_dataset(self) -> ImageDataset:
         """Open the same images as a PyTorch dataset.
 
         Raises:
             MissingExtraError: torch is not installed.
         """
-        from threedident.datasets.dataset import ThreeDIdent
+        from threedident.datasets.dataset import open_images
 
-        factors = self.factor_names if self.sampling is None else None
-        return ThreeDIdent(self.root, factors=factors)
+        return open_images(self.root, self.factor_names if self.sampling is None else None)
 
     def record(self) -> DataRecord:
         """Describe it as scores.json does."""
@@ -210,6 +218,9 @@ class TestSet:
         settings = manifest.settings if manifest else {}
         best = manifest.best_r2 if manifest else {}
         identity, sampling = self.identity, self.sampling
+        unknown = "what drew the latents and rendered the images is not recorded"
+        if not isinstance(self.source, Source):
+            unknown = f"it is {FORMS[self.source.form]}"
         rendered = {name: name for name in self.factor_names}
         if sampling is not None:
             rendered = {
@@ -228,15 +239,13 @@ class TestSet:
             factors=self.factor_names,
             not_injective=tuple(preset.ambiguities()) if preset else None,
             best_r2={name: best[each] for name, each in rendered.items() if each in best},
-            why_no_best_r2=manifest.why_no_best_r2
-            if manifest
-            else "what drew the latents and rendered the images is not recorded",
+            why_no_best_r2=manifest.why_no_best_r2 if manifest else unknown,
             model=None if sampling is None else sampling.model.name,
             drawn=None if sampling is None else _drawn(sampling),
         )
 
 
-def _model(source: Source) -> CausalModel | None:
+def _model(source: ImageSource) -> CausalModel | None:
     sampling = source.manifest.sampling if source.manifest else None
     return sampling.model if sampling else None
 
@@ -260,12 +269,12 @@ def _drawn(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def identity_of(source: Source) -> DatasetIdentity:
+def identity_of(source: ImageSource) -> DatasetIdentity:
     """Tell a dataset from others, and from itself before it was extended.
 
     By the fingerprint of its settings, or of its latents in the published layout, which records
     no settings; and by the number of its images.
     """
     manifest = source.manifest
-    fingerprint = latents_digest(source.raw_latents) if manifest is None else manifest.fingerprint
+    fingerprint = source.fingerprint if manifest is None else manifest.fingerprint
     return DatasetIdentity(fingerprint, len(source))

@@ -31,8 +31,13 @@ def _fitting_font(draw: ImageDraw.ImageDraw, texts: list[str], width: int, large
     return _font(7)
 
 
+def picture(pixels: Array) -> Image.Image:
+    """Make a picture of pixels (H, W, C) of colours or of grey."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+
+
 def contact_sheet(images: Array, labels: list[str], *, columns: int | None = None) -> Image.Image:
-    """Lay out images (N, H, W, 3) in rows, each with its label below."""
+    """Lay out images (N, H, W, C) in rows, each with its label below."""
     count, side = len(images), images.shape[1]
     columns = columns or max(1, math.ceil(math.sqrt(count)))
     rows = math.ceil(count / columns)
@@ -43,7 +48,7 @@ def contact_sheet(images: Array, labels: list[str], *, columns: int | None = Non
     font = _fitting_font(draw, labels, side, band - 2)
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):
         left, top = _GAP + i % columns * cell, _GAP + i // columns * (cell + band)
-        sheet.paste(Image.fromarray(image), (left, top))
+        sheet.paste(picture(image), (left, top))
         draw.text((left + side / 2, top + side + 1), label, _GREY, font, anchor="mt")
     return sheet
 

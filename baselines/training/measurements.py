@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from threedident.distributions import ProjectedNormal
 from threedident.encoders import ImageEncoder
 from threedident.evaluate.assumptions import check_assumptions
 from threedident.evaluate.metrics import linear_r2, mcc
+from threedident.evaluate.metrics._kinds import Kind
 
 _BATCH_STATISTICS = 512  # images to a batch of the published scores
 _PIXELS_AT_ONCE = 1 << 22  # of images that are encoded together
@@ -126,10 +127,11 @@ class Measurements:
         z, x = self._problem.fresh(self._experiment.training.score_samples)
         z, codes = z.cpu(), self._encode(x)
         folds: Any = "single" if self._images else "in-sample"
-        r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds)
+        kinds = self._problem.kinds
+        r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds, kinds=kinds)
         self.scores = {
             "linear_r2": r2.value,
-            "mcc": mcc(z.numpy(), codes.numpy()).value,
+            "mcc": mcc(_numbers_alone(z, kinds).numpy(), codes.numpy()).value,
             "isometry": isometry(codes, z),
             "scale": learned_scale(codes, z),
         }
@@ -151,6 +153,8 @@ class Measurements:
         """Whether the latents of a pair could be its codes: they differ, and are as many."""
         codes = self._experiment.encoder.codes
         pairs = self._experiment.data.pairs
+        if self._problem.kinds is not None:  # whole numbers of a grid, not the space of codes
+            return False
         return pairs not in ("views", "groups") and codes in (0, self._problem.n)
 
     def _first_batches(self) -> Iterator[Views]:
@@ -225,12 +229,12 @@ class Measurements:
     def _score_images(self) -> tuple[dict[str, float], dict[str, list[float]], list[str]]:
         z, x = self._problem.fresh(self._experiment.training.score_samples)
         codes = self._encode(x)
-        scores, per_factor = _score_codes(z, codes, "single", "")
+        scores, per_factor = _score_codes(z, codes, "single", "", self._problem.kinds)
         warnings = _warn_of_few_samples(z, codes, self._problem.about["factors"])
         order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
         codes = self._encode(x[order], batch_statistics=True)
         of_batches, factors_of_batches = _score_codes(
-            z[order][: len(codes)], codes, "single", "_batch_statistics"
+            z[order][: len(codes)], codes, "single", "_batch_statistics", self._problem.kinds
         )
         return {**scores, **of_batches}, {**per_factor, **factors_of_batches}, warnings
 
@@ -264,12 +268,24 @@ class Measurements:
         return loss if math.isfinite(loss) else None
 
 
+def _numbers_alone(z: torch.Tensor, kinds: Sequence[Kind] | None) -> torch.Tensor:
+    """Factors with all that are no numbers held constant, which MCC leaves out."""
+    if kinds is None:
+        return z
+    numbers = torch.tensor([kind.name == "continuous" for kind in kinds])
+    return torch.where(numbers, z, 0.0)
+
+
 def _score_codes(
-    z: torch.Tensor, codes: torch.Tensor, folds: Any, suffix: str
+    z: torch.Tensor,
+    codes: torch.Tensor,
+    folds: Any,
+    suffix: str,
+    kinds: Sequence[Kind] | None = None,
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Score R2 and MCC of codes, and of every factor, under names with a suffix."""
-    r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds)
-    correlation = mcc(z.numpy(), codes.numpy())
+    r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds, kinds=kinds)
+    correlation = mcc(_numbers_alone(z, kinds).numpy(), codes.numpy())
     assert r2.per_factor is not None
     per_factor = {f"linear_r2{suffix}": r2.per_factor.tolist()}
     if correlation.per_factor is not None:

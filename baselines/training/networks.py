@@ -65,7 +65,8 @@ def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Ve
         case _:
             output = UnboundedOutput()
     if problem.normalization is not None:
-        body = ResNetEncoder(n, settings.body, settings.width)
+        channels = len(problem.normalization[0])
+        body = ResNetEncoder(n, settings.body, settings.width, channels)
         return ImageEncoder(*problem.normalization, body, output)
     assert problem.mixing is not None
     size = problem.mixing.outputs

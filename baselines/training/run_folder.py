@@ -9,9 +9,9 @@ from typing import Any
 
 from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.baselines.training.training_log import METRICS
-from threedident.datasets.formats import open_rendered
+from threedident.datasets.formats import open_dataset
+from threedident.datasets.papers import is_drawn
 from threedident.errors import DatasetError, UsageError
-from threedident.latents import latents_digest
 from threedident.storage.atomic_files import (
     explaining_write_errors,
     read_json,
@@ -72,8 +72,8 @@ def check(
     for name, images in (("data", data), ("test", test)):
         before = result["data"].get(DIGESTS[name])
         if images is not None and before is not None:
-            with open_rendered(images) as source:
-                refuse_other_data(out, name, before, latents_digest(source.raw_latents), images)
+            with open_dataset(images) as source:
+                refuse_other_data(out, name, before, source.fingerprint, images)
     return result
 
 
@@ -160,9 +160,12 @@ def claim(experiment: Experiment, out: Path, data: Path | None, test: Path | Non
     with replacing(out / EXPERIMENT) as temporary:
         temporary.write_text(experiment.to_toml(), "utf-8")
     places = {"data": data, "test": test}
-    write_json(
-        out / PLACES, {k: None if v is None else str(v.resolve()) for k, v in places.items()}
-    )
+    write_json(out / PLACES, {k: None if v is None else _absolute(v) for k, v in places.items()})
+
+
+def _absolute(path: Path) -> str:
+    """The path of a dataset from anywhere; the name of drawn images as it is."""
+    return str(path if is_drawn(path) else path.resolve())
 
 
 def read_places(out: Path) -> dict[str, Path]:

@@ -20,6 +20,7 @@ from threedident.datasets.formats.hdf5 import PackedSource, ShardSource
 from threedident.datasets.formats.source import ImageSource as ImageSource
 from threedident.datasets.formats.source import Source as Source
 from threedident.datasets.formats.source import count_shared as count_shared
+from threedident.datasets.formats.source import count_shared_images as count_shared_images
 from threedident.errors import DatasetError, UsageError
 from threedident.storage.manifest import MANIFEST
 from threedident.storage.shard_plan import parse_name

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from threedident.causal import OBSERVED, Sampling
-from threedident.datasets.formats import find_form, open_dataset
+from threedident.columns import Column
+from threedident.datasets import papers
+from threedident.datasets.formats import ImageSource, Source, find_form, open_dataset
 from threedident.datasets.formats.export import ExportSource
 from threedident.datasets.formats.family import TITLES, FamilySource
 from threedident.datasets.formats.hdf5 import extend_command
@@ -40,7 +42,7 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
     `not_injective`, `why_no_best_r2`, `model` (the causal model and what was drawn of it); and
     `family`, what a published layout of the family says beside images and latents (its variables
     with their classes, pairs, triplets, captions, and the rates of interventions), null for other
-    forms.
+    forms; and `other`, the factors, pairs and sequences of the papers' other datasets, likewise.
 
     Raises:
         DatasetError: it is no dataset, or too damaged to be opened.
@@ -66,7 +68,38 @@ def describe(root: Path, split: str | None = None) -> dict[str, Any]:
             "bytes": sum(path.stat().st_size for path in files),
             **_of_manifest(source.manifest),
             "family": source.facts() if isinstance(source, FamilySource) else None,
+            "other": None if isinstance(source, Source) else _of_factors(source),
         }
+
+
+def _of_factors(source: ImageSource) -> dict[str, Any]:
+    """The factors of a dataset that is none of 3DIdent's, as plain data."""
+    factors, grid = source.factors, source.grid
+    sizes = {} if grid is None else dict(zip(grid.names, grid.sizes, strict=True))
+    low, high = factors.min(0).tolist(), factors.max(0).tolist()
+
+    def turn(column: Column) -> float | None:
+        circular = column.kind == "circular" and column.range is not None
+        return column.range[1] - column.range[0] if circular and column.range else None
+
+    return {
+        "channels": source.shape[2],
+        "factors": [
+            {
+                "name": column.name,
+                "kind": column.kind,
+                "range": [low[k], high[k]],
+                "turn": turn(column),
+                "values": list(column.values),
+                "size": sizes.get(column.name),
+            }
+            for k, column in enumerate(source.factor_columns)
+        ],
+        "hidden": [] if grid is None else [[name, sizes[name]] for name in grid.hidden],
+        "pairs": None if source.pairs is None else len(source.pairs),
+        "sequences": None if source.sequences is None else len(source.sequences) - 1,
+        "facts": source.facts(),
+    }
 
 
 def _describe_shards(root: Path) -> dict[str, Any]:
@@ -100,6 +133,7 @@ def _describe_shards(root: Path) -> dict[str, Any]:
         "bytes": sum(sizes.values()),
         **_of_manifest(manifest),
         "family": None,
+        "other": None,
     }
 
 
@@ -172,7 +206,7 @@ def lines(about: Mapping[str, Any]) -> list[str]:
     """Put a description into words, a line each; first the faults."""
     name, settings = about["dataset"], about["settings"]
     size, files = about["bytes"] / 1e6, about["files"]
-    form = _FORMS.get(about["form"], "")
+    form = _FORMS.get(about["form"]) or papers.FORMS.get(about["form"], "")
     if about["form"] == "shards":
         form = f"{files} shard{'' if files == 1 else 's'} of up to {about['shard_size']}"
     elif about["form"] in ("webdataset", "parquet"):
@@ -193,6 +227,8 @@ def lines(about: Mapping[str, Any]) -> list[str]:
     if about["wanted"] is None and settings is not None:
         text.append("how many images were asked for is not recorded: only gaps would be seen")
     if settings is None or settings["preset"] is None:
+        if about["other"]:
+            return [*text, *_other_lines(about["other"])]
         text.append("imported from the published layout: what rendered it is not recorded")
         return [*text, *(_family_lines(about["family"]) if about["family"] else ())]
     preset, engine, latents = settings["preset"], settings["engine"], settings["latents"]
@@ -274,6 +310,26 @@ def _family_lines(facts: Mapping[str, Any]) -> list[str]:
             values = f"{low:.4g} to {high:.4g}"
         rate = "" if rates is None else f"{rates[name]:<12.4f}"
         text.append(f"{name:<20}{variable['kind']:<12}{rate}{values}")
+    return text
+
+
+def _other_lines(about: Mapping[str, Any]) -> list[str]:
+    """The factors, pairs and sequences of one of the papers' other datasets, a line each."""
+    text = [
+        f"{name:<11}{about[name]:,}" for name in ("pairs", "sequences") if about[name] is not None
+    ]
+    text += [f"hidden     {name}: {size:,} values" for name, size in about["hidden"]]
+    text += [f"{name:<11}{fact}" for name, fact in (about["facts"] or {}).items()]
+    text += ["", f"{'factor':<20}{'kind':<12}{'size':<7}values"]
+    for factor in about["factors"]:
+        low, high = factor["range"]
+        values = f"{low:.4g} to {high:.4g}"
+        if factor["values"]:
+            values = ", ".join(factor["values"])
+        elif factor["turn"] is not None:
+            values += f", {factor['turn']:.4g} to a turn"
+        size = "-" if factor["size"] is None else f"{factor['size']:,}"
+        text.append(f"{factor['name']:<20}{factor['kind']:<12}{size:<7}{values}")
     return text
 
 

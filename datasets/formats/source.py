@@ -23,8 +23,8 @@ import numpy.typing as npt
 from threedident.causal import Draws
 from threedident.columns import Column
 from threedident.distributions.grid import Grid
-from threedident.errors import DatasetError
-from threedident.factors import FACTOR_NAMES
+from threedident.errors import DatasetError, UsageError
+from threedident.factors import FACTOR_NAMES, factor_columns
 from threedident.latents import latents_digest
 from threedident.presets import Preset
 from threedident.storage.manifest import Manifest, parse_manifest
@@ -311,6 +311,46 @@ def check_numbers(indices: Iterable[Any], count: int) -> list[int]:
         wrong = next(i for i in numbers if not 0 <= i < count)
         raise IndexError(f"there is no image {wrong}: expected 0 to {count - 1}")
     return numbers
+
+
+def columns_of(source: ImageSource, factors: str | Iterable[str] | None) -> tuple[int, ...]:
+    """The places of factors among those of a dataset, in the order of their names, each once.
+
+    Args:
+        source: the dataset.
+        factors: the names of factors, of 3DIdent also of groups; None: all.
+
+    Raises:
+        UsageError: a name is none of them, or there is none.
+    """
+    if factors is None:
+        return tuple(range(len(source.factor_columns)))
+    names = [factors] if isinstance(factors, str) else list(factors)
+    if not names:
+        raise UsageError("factors names no factor")
+    if isinstance(source, Source):
+        return factor_columns(names)
+    for name in names:
+        if name not in source.factor_names:
+            raise UsageError(
+                f"{source.root} has no factor {name!r:.100}: expected some of "
+                f"{', '.join(source.factor_names)}"
+            )
+    return tuple(dict.fromkeys(source.factor_names.index(name) for name in names))
+
+
+def count_shared_images(first: ImageSource, second: ImageSource) -> int:
+    """Count the images of a dataset that another one has as well.
+
+    Of 3DIdent by their latents; of others, whose factors many images share, all or none.
+
+    Args:
+        first: the other one.
+        second: the dataset whose images are counted.
+    """
+    if isinstance(first, Source) and isinstance(second, Source):
+        return count_shared(first.raw_latents, second.raw_latents)
+    return len(second) if first.fingerprint == second.fingerprint else 0
 
 
 def count_shared(latents: Float32, others: Float32) -> int:

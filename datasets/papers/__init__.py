@@ -14,6 +14,15 @@ from threedident.errors import DatasetError, UsageError
 FORMS: dict[str, str] = {}
 
 
+#: What the names of images begin with that are drawn when they are asked for.
+DRAWN = "drawn:"
+
+
+def is_drawn(root: str | Path) -> bool:
+    """Whether a dataset's path is the name of images that are drawn, such as drawn:sprites."""
+    return str(root).startswith(DRAWN)
+
+
 def find_form(root: Path) -> str | None:
     """Find out which of `FORMS` a dataset is in; None where it is in none of them.
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from threedident.columns import Column
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._arrays import Float64
 
@@ -54,6 +55,16 @@ def as_kinds(kinds: Kinds, count: int) -> tuple[Kind, ...]:
     if isinstance(kinds, str) or len(kinds) != count:
         raise UsageError(f"expected {count} kinds, one for each factor of z, found {kinds!r}")
     return tuple(kind if isinstance(kind, Kind) else Kind(kind) for kind in kinds)
+
+
+def kinds_of_columns(columns: Sequence[Column]) -> tuple[Kind, ...]:
+    """Return the kinds of a dataset's factors."""
+    return tuple(
+        Kind("circular", each.range[1] - each.range[0])
+        if each.kind == "circular" and each.range is not None
+        else Kind(each.kind)
+        for each in columns
+    )
 
 
 def class_numbers(column: Float64, name: str) -> npt.NDArray[np.int64]:

@@ -18,7 +18,7 @@ from threedident.evaluate.report.tables import number
 from threedident.evaluate.scores_file import ScoresFile
 
 if TYPE_CHECKING:
-    from threedident.datasets.formats.source import Source
+    from threedident.datasets.formats.source import ImageSource
 
 Array = npt.NDArray[Any]
 
@@ -99,7 +99,7 @@ def predictions(
 
 
 def worst(
-    recovery: Recovery, latents: Array, factors: Sequence[str], images: Source | None
+    recovery: Recovery, latents: Array, factors: Sequence[str], images: ImageSource | None
 ) -> Html:
     """Show the rows with the largest errors, with their images where there are any."""
     spread = latents.std(0)
@@ -125,7 +125,7 @@ def _figure(
     true: Array,
     spread: Array,
     factors: Sequence[str],
-    images: Source | None,
+    images: ImageSource | None,
 ) -> Html:
     picture = None
     if images is not None:
@@ -158,10 +158,10 @@ def _hundredths(value: float) -> str:
 
 
 def _data_uri(pixels: Array) -> str:
-    """Return pixels (H, W, 3) as a PNG, inline."""
+    """Return pixels (H, W, C) as a PNG, inline."""
     from PIL import Image
 
-    picture = Image.fromarray(pixels)
+    picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     picture.thumbnail((_LARGEST_IMAGE, _LARGEST_IMAGE))
     file = io.BytesIO()
     picture.save(file, "PNG", optimize=True)

@@ -19,14 +19,14 @@ from threedident.evaluate.scores_file import ScoresFile
 from threedident.storage.atomic_files import explaining_write_errors, replacing
 
 if TYPE_CHECKING:
-    from threedident.datasets.formats.source import Source
+    from threedident.datasets.formats.source import ImageSource
 
 
 def write_report(
     scores: ScoresFile,
     z: npt.ArrayLike,
     z_hat: npt.ArrayLike,
-    images: Source | None,
+    images: ImageSource | None,
     out: Path,
     *,
     label: str | None = None,
@@ -58,7 +58,7 @@ def report(
     scores: ScoresFile,
     z: npt.ArrayLike,
     z_hat: npt.ArrayLike,
-    images: Source | None = None,
+    images: ImageSource | None = None,
     *,
     label: str | None = None,
     kinds: Kinds = None,

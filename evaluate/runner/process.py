@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident import defaults
-from threedident.datasets.formats.source import Source
+from threedident.datasets.formats.source import ImageSource
 from threedident.errors import UsageError
 from threedident.evaluate.runner import protocol
 from threedident.evaluate.runner.process_tree import descendants, memory_of, runs
@@ -50,7 +50,7 @@ class Images(Protocol):
     """A dataset, of which the encoder gets the images alone."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ImageSource:
         """The files, which are open."""
 
     def __len__(self) -> int:

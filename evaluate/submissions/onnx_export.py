@@ -133,7 +133,7 @@ def _import_runtime() -> Any:
 
 def _translate(encoder: ImageEncoder, resolution: int, claim: str | None) -> bytes:
     onnx = import_onnx()
-    example = torch.zeros((2, 3, resolution, resolution), dtype=torch.uint8)
+    example = torch.zeros((2, _channels(encoder), resolution, resolution), dtype=torch.uint8)
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             encoder,
@@ -153,6 +153,11 @@ def _translate(encoder: ImageEncoder, resolution: int, claim: str | None) -> byt
         onnx.helper.set_model_props(model, {TRAINED_ON: claim})
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
+
+
+def _channels(encoder: ImageEncoder) -> int:
+    """The channels of the images that it takes."""
+    return len(encoder.normalize.mean)
 
 
 def _forget(model: Any) -> None:
@@ -191,7 +196,8 @@ def _compare(encoder: ImageEncoder, path: Path, resolution: int, runtime: Any) -
     random = np.random.default_rng(0)
     difference, codes = 0.0, 0
     for batch in _BATCHES:
-        images = random.integers(0, 256, (batch, 3, resolution, resolution), np.uint8)
+        shape = (batch, _channels(encoder), resolution, resolution)
+        images = random.integers(0, 256, shape, np.uint8)
         with torch.inference_mode():
             expected = encoder(torch.from_numpy(images)).numpy()
         given = session.run(None, {session.get_inputs()[0].name: images})[0]

@@ -566,15 +566,21 @@ def test_normalize_refuses_what_is_normalised_already():
 @pytest.mark.parametrize(
     ("mean", "std"),
     [
-        ((0.5,), (0.5,)),
+        ((0.5, 0.5), (0.5, 0.5)),
+        ((0.5,), (0.0,)),
         ((0.5, 0.5, 0.5), (0.5, 0.5)),
         ((0.5, 0.5, 0.5), (0.5, 0.0, 0.5)),
         ((0.5, 0.5, 0.5), (0.5, float("nan"), 0.5)),
     ],
 )
 def test_normalize_checks_its_numbers(mean, std):
-    with pytest.raises(UsageError, match="three means and three stds > 0"):
+    with pytest.raises(UsageError, match="three means and three stds > 0, or one each"):
         Normalize(mean, std)
+
+
+def test_normalize_takes_grey_images():
+    images = torch.full((2, 1, 4, 4), 255, dtype=torch.uint8)
+    assert Normalize((0.5,), (0.25,))(images).eq(2).all()
 
 
 # --- two views

@@ -65,6 +65,7 @@ def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> N
     """
     from threedident.datasets.formats import open_dataset
     from threedident.datasets.formats.preview import preview as make_sheet
+    from threedident.datasets.papers import is_drawn
 
     with open_dataset(dataset, split) as source:
         sheet, form = make_sheet(source, count), source.form
@@ -74,6 +75,8 @@ def preview(dataset: Path, out: Path | None, count: int, split: str | None) -> N
         target = dataset / "preview.png"
     elif dataset.is_file():
         target = dataset.with_suffix(".png")
+    elif is_drawn(dataset):
+        target = Path(f"{dataset.name.replace(':', '-')}-preview.png")
     else:  # what was published, or exported, stays as it is
         names = [dataset.resolve().name, *([split] if split else []), "preview.png"]
         target = dataset.resolve().with_name("-".join(names))

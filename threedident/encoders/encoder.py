@@ -13,7 +13,7 @@ from threedident.encoders.inputs import Normalize
 from threedident.encoders.mlp import MLPEncoder, WhitenedMLP
 from threedident.encoders.outputs import BoxOutput, SphereOutput, UnboundedOutput
 from threedident.encoders.part import Part
-from threedident.encoders.resnet import ResNetEncoder
+from threedident.encoders.resnet import COLORS, ResNetEncoder
 from threedident.errors import UsageError
 
 
@@ -61,7 +61,7 @@ class ImageEncoder(Part):
         }
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Codes (B, m) of uint8 images (B, 3, H, W)."""
+        """Codes (B, m) of uint8 images (B, C, H, W)."""
         codes: torch.Tensor = self.output(self.encoder(self.normalize(images)))
         return codes
 
@@ -82,7 +82,7 @@ _FIELDS: dict[str, dict[str, type]] = {
 }
 #: Fields that can be left out.
 _OPTIONAL: dict[str, dict[str, type]] = {
-    "resnet": {"width": int},
+    "resnet": {"width": int, "channels": int},
     "mlp": {"unit": int},
     "whitened-mlp": {"unit": int},
 }
@@ -122,6 +122,12 @@ def build(spec: Any) -> ImageEncoder | VectorEncoder:
     for key in ("mean", "std"):
         if not all(isinstance(v, float) and math.isfinite(v) for v in fields[key]):
             raise UsageError(f"{key} must be three numbers, found {fields[key]!r:.100}")
+    channels = encoder.spec.get("channels", COLORS)
+    if len(fields["mean"]) != channels:
+        raise UsageError(
+            f"an encoder of images of {channels} channels needs a mean for each, found "
+            f"{fields['mean']!r:.100}"
+        )
     return ImageEncoder(fields["mean"], fields["std"], encoder, output)
 
 

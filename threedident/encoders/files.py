@@ -119,7 +119,7 @@ def _read(
     path: Path, what: str, kind: str, build_part: Callable[[Any], _Part]
 ) -> tuple[_Part, dict[str, Any]]:
     """Read an encoder or a decoder from its file, in evaluation mode."""
-    noun = what.split()[-1]
+    noun = what.rsplit(maxsplit=1)[-1]
     try:
         check_archive(path)
     except FileNotFoundError:

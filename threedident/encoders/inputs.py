@@ -10,16 +10,16 @@ from threedident.errors import UsageError
 
 
 class Normalize(torch.nn.Module):
-    """Normalisation of uint8 images (..., 3, H, W) to float32: (x / 255 - mean) / std.
+    """Normalisation of uint8 images (..., C, H, W) to float32: (x / 255 - mean) / std.
 
     It is computed on the module's device.
 
     Args:
-        mean: the mean of each of the three channels, in [0, 1].
+        mean: the mean of each channel, three of colours or one of grey, in [0, 1].
         std: the standard deviation of each channel, in the same units.
 
     Raises:
-        UsageError: not three numbers each, or a std that is not above 0.
+        UsageError: neither three numbers each nor one, or a std that is not above 0.
     """
 
     mean: torch.Tensor
@@ -27,8 +27,10 @@ class Normalize(torch.nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        if len(mean) != 3 or len(std) != 3 or not all(s > 0 for s in std):
-            raise UsageError(f"expected three means and three stds > 0, found {mean} and {std}")
+        if not len(mean) == len(std) in (1, 3) or not all(s > 0 for s in std):
+            raise UsageError(
+                f"expected three means and three stds > 0, or one each, found {mean} and {std}"
+            )
         self.register_buffer("mean", torch.tensor(mean)[:, None, None])
         self.register_buffer("std", torch.tensor(std)[:, None, None])
 

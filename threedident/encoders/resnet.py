@@ -13,6 +13,8 @@ from threedident.errors import MissingExtraError, UsageError
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50")
 #: Channels of the first layer of a published ResNet.
 PUBLISHED_WIDTH = 64
+#: Channels of an image of colours.
+COLORS = 3
 
 
 class ResNetEncoder(Part):
@@ -24,14 +26,19 @@ class ResNetEncoder(Part):
         codes: the number of codes, m.
         arch: the architecture: resnet18, resnet34 or resnet50.
         width: the channels of the first layer, 64 as published; all other layers follow it.
+        channels: the channels of an image: 3, or 1 of grey images.
 
     Raises:
-        UsageError: an unknown architecture, or a width that does not fit.
+        UsageError: an unknown architecture, or a width or channels that do not fit.
         MissingExtraError: torchvision is not installed.
     """
 
     def __init__(
-        self, codes: int = 10, arch: str = "resnet18", width: int = PUBLISHED_WIDTH
+        self,
+        codes: int = 10,
+        arch: str = "resnet18",
+        width: int = PUBLISHED_WIDTH,
+        channels: int = COLORS,
     ) -> None:
         super().__init__()
         if arch not in ARCHITECTURES:
@@ -43,7 +50,15 @@ class ResNetEncoder(Part):
         self.spec = {"kind": "resnet", "codes": codes, "arch": arch}
         if width != PUBLISHED_WIDTH:  # files of the published one stay as they were
             self.spec["width"] = width
+        if channels not in (1, COLORS):
+            raise UsageError(f"an image has 1 or {COLORS} channels, found {channels}")
+        if channels != COLORS:
+            self.spec["channels"] = channels
         body = _resnet(arch, 10 * codes, width)
+        if channels != COLORS:
+            first = nn.Conv2d(channels, width, 7, stride=2, padding=3, bias=False)
+            nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
+            body.conv1 = first
         for module in body.modules():
             if type(module) is nn.Conv2d and module.kernel_size == (3, 3):
                 module.__class__ = _Conv3x3  # without a bias or groups, in these architectures
@@ -54,7 +69,7 @@ class ResNetEncoder(Part):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Codes (B, m) of normalised images (B, 3, H, W)."""
+        """Codes (B, m) of normalised images (B, C, H, W)."""
         codes: torch.Tensor = self.layers(images)
         return codes
 
