@@ -44,7 +44,7 @@ class Stretching:
 
 
 class DecoderMixing(torch.nn.Module):
-    """The mixing g of a decoder: latents on a sphere, scaled to length sqrt(n), to pixels in [0, 1].
+    """The mixing g of a decoder: latents on a sphere, made sqrt(n) long, to pixels in [0, 1].
 
     A standard normal vector of n numbers is about sqrt(n) long, so that the decoder of a VAE sees
     codes as long as those that it was trained on. Nothing is trained here.

@@ -22,24 +22,22 @@ _AT_ONCE = 5000  # matrices whose condition numbers are computed together
 
 
 class LatentMap(Protocol):
-    """A map x = g(z) of latents (N, n) to observations (N, d).
-
-    Attributes:
-        n: the number of latents.
-        outputs: the number of dimensions of an observation, d.
-        device: the device that it computes on.
-    """
+    """A map x = g(z) of latents (N, n) to observations (N, d)."""
 
     @property
-    def n(self) -> int: ...
+    def n(self) -> int:
+        """The number of latents."""
 
     @property
-    def outputs(self) -> int: ...
+    def outputs(self) -> int:
+        """The number of dimensions of an observation, d."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """The device that it computes on."""
 
-    def __call__(self, z: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """Map latents (N, n) to observations (N, d)."""
 
 
 class Mixing(torch.nn.Module):

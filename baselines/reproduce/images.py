@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from threedident.baselines.reproduce.scales import Rendering
-from threedident.baselines.reproduce.studies import TEST, TRAIN, ImageSet
-from threedident.datasets.formats import open_rendered
+from threedident.baselines.reproduce.studies import ImageSet
+from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError, RenderError, UsageError
-from threedident.latents import latents_digest
 from threedident.progress import Progress
 from threedident.storage.atomic_files import read_json, write_json
 from threedident.storage.directory import DatasetDir
@@ -91,12 +90,11 @@ class Images:
     def _like_the_given(self) -> tuple[int, str]:
         """Return resolution and quality: those of the datasets that were given, if any."""
         resolution, quality = self._rendering.resolution, self._rendering.quality
-        for name in (TEST, TRAIN):
-            if name in self._named:
-                with open_rendered(self._named[name]) as source:
-                    resolution = int(source.shape[0])
-                    if source.manifest is not None and source.manifest.engine["quality"]:
-                        quality = str(source.manifest.engine["quality"])
+        for path in reversed(self._named.values()):  # those to train on count more
+            with open_dataset(path) as source:
+                resolution = int(source.shape[0])
+                if source.manifest is not None and source.manifest.engine["quality"]:
+                    quality = str(source.manifest.engine["quality"])
         return resolution, quality
 
 
@@ -173,13 +171,13 @@ def describe_images(path: Path) -> dict[str, str]:
     Raises:
         DatasetError: it cannot be read.
     """
-    with open_rendered(path) as source:
+    with open_dataset(path) as source:
         side, engine = source.shape[0], ""
         if source.manifest is not None:
             made_by = source.manifest.engine
             engine = f", {made_by['name']} engine, quality {made_by['quality']}"
         what = f"{len(source):,} images of {side} x {side}{engine}"
-        return {"what": what, "latents": latents_digest(source.raw_latents)}
+        return {"what": what, "latents": source.fingerprint}
 
 
 def read_images_of(out: Path) -> dict[str, dict[str, Any]]:

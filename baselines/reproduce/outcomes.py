@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from threedident.baselines.experiment import parse_experiment
 from threedident.baselines.reproduce.blocks import Blocks, mean_blocks, read_blocks
+from threedident.baselines.reproduce.readouts import read_readout
 from threedident.baselines.reproduce.studies import Published, Row, Study
 from threedident.baselines.training.run_folder import RESULT, read_result
 from threedident.baselines.training.training_log import METRICS, read_records
@@ -29,6 +30,10 @@ LABELS = {
     "linear_r2_style": "R2 style",
     "kernel_r2_content": "kernel R2 content",
     "kernel_r2_style": "kernel R2 style",
+    "class_backbone": "class, backbone",
+    "mean_backbone": "augmentations, backbone",
+    "class_codes": "class, codes",
+    "mean_codes": "augmentations, codes",
     "linear_r2_batch_statistics": "R2, batch statistics",
     "mcc_batch_statistics": "MCC, batch statistics",
 }
@@ -47,12 +52,14 @@ class Outcome:
         results: the contents of `result.json`, by seed.
         curves: the rows of `metrics.csv`, by seed, of unfinished runs too.
         blocks_of_seeds: R2 by factor, by seed, in studies of views.
+        readouts_of_seeds: the accuracies of linear probes, by seed, in studies of read-outs.
     """
 
     row: Row
     results: Mapping[int, Mapping[str, Any]]
     curves: Mapping[int, Sequence[Mapping[str, str]]]
     blocks_of_seeds: Mapping[int, Blocks] = dataclasses.field(default_factory=dict)
+    readouts_of_seeds: Mapping[int, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def values(self, metric: str) -> Float64:
         """Return a score of every seed that has it, (seeds,).
@@ -62,6 +69,7 @@ class Outcome:
         """
         scores = [each["scores"] for each in self.results.values()]
         scores += [each.scores() for each in self.blocks_of_seeds.values()]
+        scores += self.readouts_of_seeds.values()
         values = (each.get(metric) for each in scores)
         return np.array([v for v in values if v is not None], np.float64)
 
@@ -137,7 +145,7 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
     """
     outcomes = []
     for row in study.rows:
-        results, curves, blocks = {}, {}, {}
+        results, curves, blocks, readouts = {}, {}, {}, {}
         for folder in sorted((runs / row.name).glob("seed*")):
             number = folder.name.removeprefix("seed")
             if not number.isdigit():
@@ -148,8 +156,15 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
             scored = read_blocks(folder, row) if study.kind == "views" else None
             if scored is not None:
                 blocks[int(number)] = scored
+            probed = read_readout(folder) if study.kind == "readout" else None
+            if probed is not None:
+                readouts[int(number)] = probed
         ordered = dict(sorted(results.items()))
-        outcomes.append(Outcome(row, ordered, curves, dict(sorted(blocks.items()))))
+        outcomes.append(
+            Outcome(
+                row, ordered, curves, *(dict(sorted(each.items())) for each in (blocks, readouts))
+            )
+        )
     return outcomes
 
 

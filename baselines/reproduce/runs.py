@@ -16,8 +16,9 @@ from threedident.baselines.reproduce.comparison import write_comparison
 from threedident.baselines.reproduce.images import CLAIM, Images, describe_images, read_images_of
 from threedident.baselines.reproduce.observations import score_observations
 from threedident.baselines.reproduce.outcomes import collect
+from threedident.baselines.reproduce.readouts import score_readout
 from threedident.baselines.reproduce.scales import Scale, changes_of, find_scale
-from threedident.baselines.reproduce.studies import TEST, TRAIN, Row, Study, find_study
+from threedident.baselines.reproduce.studies import Row, Study, find_study
 from threedident.baselines.reproduce.untrained import begin_untrained
 from threedident.baselines.training.run_folder import RESULT, read_result
 from threedident.errors import UsageError
@@ -97,7 +98,7 @@ def reproduce(
     images = Images(
         out,
         out / "data" if datasets is None else datasets,
-        {TRAIN: data, TEST: test},
+        dict(zip(study.given, (data, test), strict=True)),
         cut.rendering_of(study),
         quiet=quiet,
     )
@@ -136,6 +137,8 @@ def reproduce(
             )
         if study.kind == "views" and score_on is not None:
             score_blocks(run.folder, score_on)
+        if study.kind == "readout" and score_on is not None:
+            score_readout(run.folder, score_on, quiet=quiet)
         images.record()
         if not finished:
             _compare(study, scale, out)
@@ -169,7 +172,8 @@ def _check_images(
             raise UsageError(f"{study.name} makes its own observations: leave out the datasets")
         return
     used = {each.name for row in study.rows for each in (row.train_on, row.score_on) if each}
-    if (data is not None and TRAIN not in used) or (test is not None and TEST not in used):
+    train_on, score_on = study.given
+    if (data is not None and train_on not in used) or (test is not None and score_on not in used):
         raise UsageError(
             f"{study.name} compares datasets of its own: leave out --data and --test, or say where "
             "they lie by --datasets"

@@ -45,7 +45,7 @@ class Scale:
             later ones count more.
         seeds: the number of seeds of each row; None: as many as the paper.
         rendering: the images that are rendered.
-        views: the same for studies of views.
+        views: the same for studies of views and read-outs.
     """
 
     changes: Mapping[str, Mapping[str, Any]]
@@ -59,7 +59,7 @@ class Scale:
         Args:
             study: the study.
         """
-        return self.views if study.kind == "views" else self.rendering
+        return self.views if study.kind in ("views", "readout") else self.rendering
 
 
 _SMOKE = {
@@ -140,6 +140,19 @@ SCALES: Mapping[str, Scale] = {
                 "training.score_every": 100,
                 "training.checkpoint_every": 100,
             },
+            "readout": {
+                "encoder.width": 16,
+                "encoder.codes": 32,
+                "training.steps": 600,
+                "training.batch_size": 128,
+                "training.optimizer": "muon",
+                "training.matrix_lr": 3e-3,
+                "training.lr": 1e-3,
+                "training.loss_lr": 0.05,
+                "training.schedule": "cosine",
+                "training.score_every": 100,
+                "training.checkpoint_every": 100,
+            },
             # At tau = 1 the loss is within 0.01 of its minimum after 200 steps.
             "content-style-*-cold": {"training.steps": 600},
             "content-style-*supervised": {"training.steps": 600},
@@ -156,6 +169,7 @@ SCALES: Mapping[str, Scale] = {
             "matching-synthetic-resampled-*": {"data.latents": 300},
             "images": {**_SMOKE, "training.batch_size": 32},
             "views": {**_SMOKE, "training.batch_size": 32, "encoder.width": 8},
+            "readout": {**_SMOKE, "training.batch_size": 32, "encoder.width": 8},
         },
         1,
         Rendering(300, 100, 128, 300, 32, "draft"),

@@ -130,7 +130,8 @@ class Study:
         name: the name on the command line.
         title: the title for people.
         kind: the kind of observations, by which a scale changes experiments. Of images it is
-            images, or views where blocks of factors are scored.
+            images, views where blocks of factors are scored, or readout where augmentations are
+            read out.
         rows: the rows, in the order of the table.
         first: the names of rows that are trained before the others, in this order.
         metrics: the columns of the table, from `scores` of a result.
@@ -138,6 +139,7 @@ class Study:
         seeds: the number of seeds of the paper.
         per_factor: whether R2 is shown for every factor.
         pairs: whether spread and kurtosis of the pairs are shown.
+        given: the names of the datasets that a user can name, to train and to score on.
         note: a note for the reader.
     """
 
@@ -151,12 +153,13 @@ class Study:
     seeds: int = 1
     per_factor: bool = False
     pairs: bool = False
+    given: tuple[str, str] = (TRAIN, TEST)
     note: str = ""
 
     @property
     def of_images(self) -> bool:
         """Whether its observations are images."""
-        return self.kind in ("images", "views")
+        return self.kind in ("images", "views", "readout")
 
     def row(self, name: str) -> Row:
         """Return the row of a name."""
@@ -214,6 +217,12 @@ _NOTES = {
         "published numbers are of MNIST, and of a VAE whose widths and loss weights are not "
         "printed. Without --set data.decoder=DATASET ours is of the 1,797 digits of 8 x 8 in "
         "scikit-learn."
+    ),
+    "readout": (
+        "Published: CIFAR-10. Without --data and --test the images here are rendered ones of seven "
+        "shapes, all factors independent, and the class is the shape: another task, so that the "
+        "order of the rows compares, and not their values. A probe tells images that went through "
+        "one augmentation from those that did not."
     ),
     "images": (
         "R2 and MCC with batch normalisation in evaluation mode; beside them with each batch's own "

@@ -35,7 +35,7 @@ _OF_EXPERIMENTS = ("title", "source", "data", "encoder", "loss", "training")
 TABLES = (
     *("table1", "table2", "table4", "fig2", "aninfonce", "hard-negatives", "ensemble", "tricl"),
     "mnist-vae",
-    *("matching", "matching-synthetic", "generators", "content-style"),
+    *("matching", "matching-synthetic", "generators", "content-style", "readout"),
 )
 _FOLDER = Path(__file__).parent
 _IMAGES = "images"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threedident.cli import data, doctor, evaluate, leaderboard, model, render, train
+from threedident.cli import data, doctor, evaluate, leaderboard, model, readout, render, train
 from threedident.cli.group import SECTIONS, main
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "leaderboard",
     "main",
     "model",
+    "readout",
     "render",
     "train",
 ]
