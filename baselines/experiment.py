@@ -60,8 +60,8 @@ class Data:
         factors: the names of the factors that count; none: all ten.
         mixing: the map from latents to synthetic observations: network (random and invertible) or
             decoder (the frozen decoder of a VAE, which gives images).
-        decoder: the dataset that the VAE learns; digits for the 1,797 of scikit-learn; or the
-            file of a decoder (.pt). "" for a network.
+        decoder: the dataset that the VAE learns, such as sklearn:digits (1,797 images of 8 x 8);
+            or the file of a decoder (.pt). "" for a network.
         decoder_epochs: the number of times that the VAE sees its images.
         mixing_layers: the number of layers of the synthetic network.
         mixing_trials: the number of networks that are tried for a well-conditioned one.

@@ -232,7 +232,7 @@ def _check_mixing(data: Data) -> None:
     if not data.decoder:
         raise UsageError(
             "data.mixing = 'decoder' needs data.decoder: the path of a dataset of small images, "
-            "the file of a decoder (.pt), or digits, which are scikit-learn's"
+            "the file of a decoder (.pt), or sklearn:digits, which scikit-learn brings"
         )
     if data.decoder_epochs < 1:
         raise UsageError(f"data.decoder_epochs must be at least 1, found {data.decoder_epochs}")

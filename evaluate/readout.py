@@ -293,9 +293,9 @@ def class_columns(dataset: ImageDataset) -> list[tuple[str, npt.NDArray[np.int64
         kinds = [(each.name, each.kind) for each in dataset.source.columns]
     elif isinstance(dataset, ThreeDIdent) and dataset.model is not None:
         values, kinds = dataset.variables, [(v.name, v.kind) for v in dataset.model.variables]
-    numbers = values.numpy()
+    table = values.numpy()
     return [
-        (name, numbers[:, column].astype(np.int64))
+        (name, table[:, column].astype(np.int64))
         for column, (name, kind) in enumerate(kinds)
         if kind == "discrete"
     ]

@@ -1,4 +1,4 @@
-"""The machine and this process: processors, other processes, signals, scratch folders, digests."""
+"""The machine and this process: processors, memory, signals, scratch folders, digests."""
 
 from __future__ import annotations
 
@@ -28,6 +28,17 @@ def processor_name() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def free_memory() -> int | None:
+    """The bytes of memory that can be had without swapping; None where the system does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 def is_running(pid: int) -> bool:

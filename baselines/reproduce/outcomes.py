@@ -162,7 +162,7 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
         ordered = dict(sorted(results.items()))
         outcomes.append(
             Outcome(
-                row, ordered, curves, *(dict(sorted(each.items())) for each in (blocks, readouts))
+                row, ordered, curves, dict(sorted(blocks.items())), dict(sorted(readouts.items()))
             )
         )
     return outcomes

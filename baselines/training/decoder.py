@@ -26,12 +26,10 @@ from threedident.distributions.spaces import Sphere
 from threedident.distributions.torch_sampler import seeded
 from threedident.encoders import MLPDecoder, read_decoder, save_decoder
 from threedident.encoders.part import SLOPE
-from threedident.errors import DatasetError, MissingExtraError, UsageError
+from threedident.errors import DatasetError, UsageError
 from threedident.progress import Progress
 from threedident.storage.atomic_files import explaining_write_errors
 
-#: The data of scikit-learn, by name: 1,797 images of 8 x 8.
-DIGITS = "digits"
 BATCH_SIZE, LR, HIDDEN, BETA = 64, 1e-3, 512, 0.1
 
 _MOST_IMAGES, _MOST_PIXELS = 60_000, 4096
@@ -122,7 +120,7 @@ def read_images(name: str) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Read the images that a VAE learns, the first 60,000 of them.
 
     Args:
-        name: the path of a dataset, or `digits` for those of scikit-learn.
+        name: the path of a dataset, or `sklearn:digits` for those of scikit-learn.
 
     Returns:
         Images (N, d) with pixels in [0, 1], and the shape (H, W, C) of one.
@@ -130,15 +128,8 @@ def read_images(name: str) -> tuple[torch.Tensor, tuple[int, ...]]:
     Raises:
         UsageError: they are too large for a fully connected network.
         DatasetError: they cannot be read.
-        MissingExtraError: scikit-learn is not installed.
+        MissingExtraError: scikit-learn, whose digits they are, is not installed.
     """
-    if name == DIGITS:
-        try:
-            from sklearn.datasets import load_digits
-        except ImportError as error:
-            raise MissingExtraError("scikit-learn", "train", "the digits") from error
-        pixels = np.asarray(load_digits().images, np.float32) / 16
-        return torch.from_numpy(pixels.reshape(len(pixels), -1)), (8, 8, 1)
     with open_dataset(name) as source:
         size, count = int(np.prod(source.shape)), min(len(source), _MOST_IMAGES)
         if size > _MOST_PIXELS:

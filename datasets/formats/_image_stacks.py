@@ -1,4 +1,4 @@
-"""Reading images out of HDF5 files: the base of the two forms that keep them there."""
+"""Reading images out of HDF5 files: the base of the forms that keep them there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
-from threedident.datasets.formats.source import Source, UInt8, check_numbers
+from threedident.datasets.formats.source import ImageSource, UInt8, check_numbers
 from threedident.errors import DatasetError
 from threedident.storage.shards import safe_array
 
@@ -55,7 +55,7 @@ class _Handles:
     )
 
 
-class StackSource(Source):
+class StackSource(ImageSource):
     """A dataset whose images lie in HDF5 files.
 
     Plain images are read from where they lie in the file, past HDF5: no lock, no handle that a
@@ -87,7 +87,7 @@ class StackSource(Source):
         self._starts.append(stack.first)
 
     def read(self, indices: Sequence[int], out: UInt8) -> None:
-        """Read images into an array (k, H, W, 3)."""
+        """Read images into an array (k, H, W, C)."""
         size = math.prod(self.shape)
         with contextlib.ExitStack() as opened:
             files: dict[Path, io.FileIO] = {}

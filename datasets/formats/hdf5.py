@@ -64,7 +64,7 @@ WANTED = "wanted"
 IMPORT_AGAIN = "import it again from what it was imported from (`3dident convert --to shards`)"
 
 
-class ShardSource(StackSource):
+class ShardSource(StackSource, Source):
     """A dataset directory, whose shards are complete from image 0 on."""
 
     form = "shards"
@@ -264,7 +264,7 @@ def _write_part(source: Source, part: Part, images: UInt8, out: Path, manifest: 
     )
 
 
-class PackedSource(StackSource):
+class PackedSource(StackSource, Source):
     """A dataset packed into one HDF5 file."""
 
     form = "packed"

@@ -39,7 +39,8 @@ def preview(source: ImageSource, count: int = 25) -> Image.Image:
     if frames == 1:
         numbers = list(range(min(count, total)))
         if source.grid is not None:
-            numbers = np.random.default_rng(0).choice(total, len(numbers), replace=False).tolist()
+            drawn = np.random.default_rng(0).choice(total, len(numbers), replace=False)
+            numbers = np.sort(drawn).tolist()  # files that can only be streamed are, once
         return contact_sheet(source.images(numbers), [f"{i}" for i in numbers])
     across = min(frames, _FRAMES)
     items = range(min(max(1, count // across), -(-total // frames)))

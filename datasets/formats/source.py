@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -95,6 +95,29 @@ def parse_origin(data: Any, path: Path, count: int) -> Origin:
         raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error!s:.200}") from error
 
 
+def fingerprint_of(
+    names: Sequence[str],
+    shape: tuple[int, ...],
+    factors: Float32,
+    read: Callable[[Sequence[int]], UInt8],
+) -> str:
+    """SHA-256 of factors (N, n), their names, and 64 images evenly spread.
+
+    Args:
+        names: the names of the factors.
+        shape: (H, W, C), of every image.
+        factors: the factors.
+        read: a function that reads images by their numbers, which ascend.
+    """
+    digest = hashlib.sha256(json.dumps([names, shape]).encode())
+    digest.update(np.ascontiguousarray(factors, "<f4").tobytes())
+    count = min(len(factors), _FINGERPRINTED)
+    if count:
+        numbers = np.linspace(0, len(factors) - 1, count).round().astype(int).tolist()
+        digest.update(read(numbers).tobytes())
+    return digest.hexdigest()
+
+
 class ImageSource(abc.ABC):
     """A stored dataset: its factors in memory, its images read when they are asked for.
 
@@ -152,13 +175,7 @@ class ImageSource(abc.ABC):
 
         It tells datasets apart that have the same factors, whichever form they are in.
         """
-        digest = hashlib.sha256(json.dumps([self.factor_names, self.shape]).encode())
-        digest.update(np.ascontiguousarray(self.factors, "<f4").tobytes())
-        count = min(len(self), _FINGERPRINTED)
-        if count:
-            numbers = np.linspace(0, len(self) - 1, count).round().astype(int).tolist()
-            digest.update(self.images(numbers).tobytes())
-        return digest.hexdigest()
+        return fingerprint_of(self.factor_names, self.shape, self.factors, self.images)
 
     def facts(self) -> dict[str, Any] | None:
         """What `3dident info` says of its factors, pairs and sequences; None for nothing."""

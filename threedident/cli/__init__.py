@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from threedident.cli import data, doctor, evaluate, leaderboard, model, readout, render, train
+=======
+from threedident.cli import data, doctor, evaluate, leaderboard, model, render, sprites, train
+>>>>>>> main
 from threedident.cli.group import SECTIONS, main
 
 __all__ = [
@@ -15,5 +19,6 @@ __all__ = [
     "model",
     "readout",
     "render",
+    "sprites",
     "train",
 ]

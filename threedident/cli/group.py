@@ -26,6 +26,7 @@ SECTIONS = {
         "presets": "List what can be rendered.",
         "model": "List causal models, check one, draw its graph; or fit one.",
         "download": "Fetch the published dataset.",
+        "sprites": "Draw images like those of dSprites into a file.",
     },
     "Look at it": {
         "info": "Say what a dataset is.",

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,11 +191,25 @@ def read_attributes(file: Any) -> dict[str, Any]:
     return {k: v.decode() if isinstance(v, bytes) else v for k, v in file.attrs.items()}
 
 
-def safe_array(file: Any, name: str, path: Path) -> Any:
+def safe_array(
+    file: Any,
+    name: str,
+    path: Path,
+    *,
+    expected: Sequence[str] = ARRAYS,
+    filters: Collection[int] = (h5py.h5z.FILTER_DEFLATE,),
+) -> Any:
     """Open one of a file's arrays, if it is stored in the file itself and in a form we write.
 
     A foreign HDF5 file can name other files on the disk (external storage, links, virtual
     datasets) and filters that run plugins; none of that is followed.
+
+    Args:
+        file: the open file.
+        name: the array's name.
+        path: the file's path, for errors.
+        expected: the names of the arrays of such a file, for errors.
+        filters: the filters that may be.
 
     Raises:
         DatasetError: the array is missing or stored in another way.
@@ -203,7 +217,7 @@ def safe_array(file: Any, name: str, path: Path) -> Any:
     # Names are looked up below h5py: what it says of a link, it says once it has followed it.
     links, key = file.id.links, name.encode()
     if not links.exists(key):
-        raise DatasetError(f"{path} lacks the array {name!r}: expected {', '.join(ARRAYS)}")
+        raise DatasetError(f"{path} lacks the array {name!r}: expected {', '.join(expected)}")
     if links.get_info(key).type != h5py.h5l.TYPE_HARD:
         raise DatasetError(f"{path}: {name!r} is a link to elsewhere, which is not followed")
     array = file[name]
@@ -212,9 +226,13 @@ def safe_array(file: Any, name: str, path: Path) -> Any:
     if array.is_virtual or array.external:
         raise DatasetError(f"{path}: {name!r} is stored in other files, which are not read")
     plist = array.id.get_create_plist()
-    filters = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
-    if any(code != h5py.h5z.FILTER_DEFLATE for code in filters):
-        raise DatasetError(f"{path}: {name!r} uses HDF5 filters {filters}; only gzip is read")
+    used = [plist.get_filter(i)[0] for i in range(plist.get_nfilters())]
+    if not set(used) <= set(filters):
+        raise DatasetError(
+            f"{path}: {name!r} uses HDF5 filters {used}; only those of HDF5 itself are read"
+            if len(filters) > 1
+            else f"{path}: {name!r} uses HDF5 filters {used}; only gzip is read"
+        )
     return array
 
 

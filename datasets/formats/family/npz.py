@@ -8,7 +8,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,12 @@ class Npz:
         members: the arrays, by name.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, ignored: Collection[str] = ()) -> None:
         """Read the headers.
+
+        Args:
+            path: the file.
+            ignored: the names of arrays that are never looked at.
 
         Raises:
             DatasetError: the file is no such archive, is damaged, or holds Python objects.
@@ -68,7 +72,8 @@ class Npz:
         self.members: dict[str, Member] = {}
         with self._explaining(), zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
-                if info.filename.endswith(".npy"):
+                name = info.filename.removesuffix(".npy")
+                if name != info.filename and name not in ignored:
                     member = self._read_header(archive, info)
                     self.members[member.name] = member
 
@@ -108,6 +113,34 @@ class Npz:
                 raise DatasetError(f"{self.path} is damaged: {name} is longer than declared")
             array = flat.view(member.dtype).reshape(member.shape)
         return array
+
+    def pieces(self, name: str, rows: int) -> Iterator[npt.NDArray[Any]]:
+        """Unpack an array from its first row on.
+
+        Args:
+            name: the array's name.
+            rows: the rows of a piece; the last one may have fewer.
+
+        Raises:
+            DatasetError: there is none, or it is damaged.
+        """
+        member = self.member(name)
+        row = math.prod(member.shape[1:]) * member.dtype.itemsize
+        with (
+            self._explaining(),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(f"{name}.npy") as file,
+        ):
+            self._skip_header(file)
+            for first in range(0, member.shape[0], rows):
+                count = min(rows, member.shape[0] - first)
+                content = file.read(count * row)
+                if len(content) < count * row:
+                    raise DatasetError(f"{self.path} is damaged: {name} is cut short")
+                piece = np.frombuffer(content, member.dtype)
+                yield piece.reshape(count, *member.shape[1:])
+            if file.read(1):  # reading to the end checks the sum, too
+                raise DatasetError(f"{self.path} is damaged: {name} is longer than declared")
 
     def _read_header(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
         name = info.filename.removesuffix(".npy")
