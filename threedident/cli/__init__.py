@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from threedident.cli import data, doctor, evaluate, leaderboard, model, readout, render, train
-=======
-from threedident.cli import data, doctor, evaluate, leaderboard, model, render, sprites, train
->>>>>>> main
+from threedident.cli import (
+    data,
+    doctor,
+    evaluate,
+    leaderboard,
+    model,
+    readout,
+    render,
+    sprites,
+    train,
+)
 from threedident.cli.group import SECTIONS, main
 
 __all__ = [
