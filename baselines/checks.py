@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from threedident.baselines.experiment import Experiment
+from threedident.baselines.experiment_checks import CONV_SIDES
 from threedident.baselines.training import run_folder
 from threedident.datasets.formats import ImageSource, open_dataset
 from threedident.datasets.formats.grouping import grouping
@@ -145,6 +146,12 @@ def check_images(
         raise UsageError(
             f"{names[1]} has images of shape {test.shape}, {names[0]} of {data.shape}: expected "
             "the same"
+        )
+    if experiment.encoder.body == "conv" and not data.shape[0] == data.shape[1] in CONV_SIDES:
+        raise UsageError(
+            f"encoder.body = 'conv' is for images of 64 x 64 (or 32 x 32), and {names[0]} has "
+            f"{data.shape[0]} x {data.shape[1]}: set encoder.body=resnet18, or name images of that "
+            "size"
         )
     _check_groups(experiment, data, names[0])
     paired = data.manifest is not None and data.manifest.pair_process is not None

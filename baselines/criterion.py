@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from threedident.baselines import losses
+from threedident.baselines import losses, vae
 from threedident.baselines.experiment import Loss
+from threedident.encoders import ConvDecoder, MLPDecoder
+from threedident.encoders.outputs import split_gaussian
 from threedident.errors import UsageError
 
 Codes = Sequence[torch.Tensor]
@@ -20,7 +22,12 @@ Gather = Callable[[torch.Tensor], tuple[torch.Tensor, int]]
 _SPREAD = 0.1  # of the raw Lambda at the beginning, as in the published code
 
 
-def make_criterion(loss: Loss, codes: int, *, members: int = 1, hard: int = 0) -> Criterion:
+Decoder = ConvDecoder | MLPDecoder
+
+
+def make_criterion(
+    loss: Loss, codes: int, *, members: int = 1, hard: int = 0, decoder: Decoder | None = None
+) -> Criterion:
     """Make the criterion of a loss, its parameters drawn from torch's global random numbers.
 
     Args:
@@ -28,8 +35,9 @@ def make_criterion(loss: Loss, codes: int, *, members: int = 1, hard: int = 0) -
         codes: the number of codes, n.
         members: the number of members of an ensemble.
         hard: the number of hard negatives of each anchor.
+        decoder: the decoder of an autoencoder; None for all other losses.
     """
-    return _KINDS[loss.kind](loss, codes, members=members, hard=hard)
+    return _KINDS[loss.kind](loss, codes, members=members, hard=hard, decoder=decoder)
 
 
 class Criterion(nn.Module):
@@ -37,7 +45,8 @@ class Criterion(nn.Module):
 
     Codes come as one tensor (N, n) a view, in the order of the data: anchors and positives,
     then hard negatives (k N, n) where there are any; pair after pair for an ensemble; the codes
-    alone where the latents are the targets.
+    alone where the latents are the targets. An autoencoder's are the means and log-variances of
+    Gaussians over codes, (N, 2 n), of any number of views.
 
     Attributes:
         loss: the experiment's fields.
@@ -47,12 +56,24 @@ class Criterion(nn.Module):
         raw_Lambda: Lambda before the softplus, (members, n); None but in AnInfoNCE.
         raw_S: S before the softplus, (n,); None but in TriCL.
         log_tau: the logarithm of a temperature that is learned; None where it is fixed.
+        decoder: the decoder of an autoencoder, which is trained like the encoder; None elsewhere.
+        terms: the terms of an autoencoder's last loss by name, () each; empty elsewhere.
     """
 
-    def __init__(self, loss: Loss, codes: int, *, members: int = 1, hard: int = 0) -> None:
+    def __init__(
+        self,
+        loss: Loss,
+        codes: int,
+        *,
+        members: int = 1,
+        hard: int = 0,
+        decoder: Decoder | None = None,
+    ) -> None:
         """See `make_criterion`."""
         super().__init__()
         self.loss, self.members, self.hard = loss, members, hard
+        self.decoder = decoder
+        self.terms: dict[str, torch.Tensor] = {}
         self.starting = False
         self.raw_Lambda: nn.Parameter | None = None
         self.raw_S: nn.Parameter | None = None
@@ -78,7 +99,12 @@ class Criterion(nn.Module):
         return self.loss.p if start is None else start
 
     def forward(
-        self, codes: Codes, latents: Codes = (), gather: Gather | None = None
+        self,
+        codes: Codes,
+        latents: Codes = (),
+        gather: Gather | None = None,
+        images: Codes = (),
+        generator: torch.Generator | None = None,
     ) -> torch.Tensor:
         """Compute the loss, a scalar in float32 or wider.
 
@@ -86,6 +112,8 @@ class Criterion(nn.Module):
             codes: the codes of the views.
             latents: the latents of the views; only supervised losses look at them.
             gather: the function that brings the codes of other processes; None: there are none.
+            images: the uint8 images of the views; only autoencoders look at them.
+            generator: the source of an autoencoder's noise.
 
         Raises:
             UsageError: the number of views does not fit the members.
@@ -199,7 +227,12 @@ class MeanSquaredError(Criterion):
     """The mean squared error to the latents."""
 
     def forward(
-        self, codes: Codes, latents: Codes = (), gather: Gather | None = None
+        self,
+        codes: Codes,
+        latents: Codes = (),
+        gather: Gather | None = None,
+        images: Codes = (),
+        generator: torch.Generator | None = None,
     ) -> torch.Tensor:
         """Compute the loss, a scalar in float32 or wider.
 
@@ -207,8 +240,96 @@ class MeanSquaredError(Criterion):
             codes: the codes of the one view.
             latents: its latents.
             gather: unused: every process has the latents of its own codes.
+            images, generator: unused.
         """
         return losses.mean_squared_error(_wide(codes[0]), latents[0])
+
+
+class BetaVAE(Criterion):
+    """The loss of a beta-VAE: the mean of -log p(x | z) + beta KL(q(z | x) || N(0, I)).
+
+    Higgins et al. 2017; with beta = 1 it is the negative ELBO of a VAE, at one draw of z. The mean
+    is over the images of all views alike.
+    """
+
+    def forward(
+        self,
+        codes: Codes,
+        latents: Codes = (),
+        gather: Gather | None = None,
+        images: Codes = (),
+        generator: torch.Generator | None = None,
+    ) -> torch.Tensor:
+        """Compute the loss, a scalar in float32 or wider.
+
+        Args:
+            codes: the means and log-variances of the views, (N, 2 n).
+            latents: unused.
+            gather: unused: every process has the images of its own codes.
+            images: the uint8 images of the views, (N, C, H, W).
+            generator: the source of the noise; None: torch's global random numbers.
+        """
+        assert self.decoder is not None
+        views = [split_gaussian(_wide(each)) for each in codes]
+        views, extra = self._posteriors(views)
+        mean, log_variance = (torch.cat(parts) for parts in zip(*views, strict=True))
+        logits = _wide(self.decoder(vae.draw(mean, log_variance, generator)))
+        targets = torch.cat(list(images)).to(logits.dtype) / 255
+        reconstruction = vae.reconstruction(logits, targets.reshape(logits.shape)).mean()
+        divergence = vae.gaussian_kl(mean, log_variance).sum(1).mean()
+        self.terms = {"reconstruction": reconstruction.detach(), "kl": divergence.detach()}
+        return self._total(reconstruction, divergence, extra)
+
+    def _posteriors(
+        self, views: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor | None]:
+        """Return the Gaussians that codes are drawn from, and a term of the loss about them."""
+        return views, None
+
+    def _total(
+        self, reconstruction: torch.Tensor, divergence: torch.Tensor, extra: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Sum up the terms, each a mean over the images or the pairs."""
+        return reconstruction + self.loss.beta * divergence
+
+
+class SlowVAE(BetaVAE):
+    """The loss of SlowVAE: 2 (-log p(x | z)) + beta KL(q || N(0, I)) + gamma (the transition).
+
+    Klindt et al. 2021, as coded: the first two terms are means over the images of both views,
+    the third is `vae.slow_transition`, a mean over pairs. With gamma = 0 it is the beta-VAE of the
+    same code, whose beta is thus twice that of `BetaVAE`.
+    """
+
+    def _posteriors(
+        self, views: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor | None]:
+        first, second = views
+        transition = vae.slow_transition(
+            *first, *second, self.loss.rate, as_coded=self.loss.as_coded
+        )
+        return views, transition.mean()
+
+    def _total(
+        self, reconstruction: torch.Tensor, divergence: torch.Tensor, extra: torch.Tensor | None
+    ) -> torch.Tensor:
+        assert extra is not None
+        self.terms["transition"] = extra.detach()
+        return 2 * reconstruction + self.loss.beta * divergence + self.loss.gamma * extra
+
+
+class AdaGVAE(BetaVAE):
+    """The loss of Ada-GVAE: a beta-VAE of pairs, the Gaussians of shared codes averaged.
+
+    Locatello et al. 2020; see `vae.shared_posteriors`.
+    """
+
+    def _posteriors(
+        self, views: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], torch.Tensor | None]:
+        first, second = views
+        *both, _ = vae.shared_posteriors(*first, *second)
+        return list(both), None
 
 
 _KINDS: dict[str, type[Criterion]] = {
@@ -217,6 +338,9 @@ _KINDS: dict[str, type[Criterion]] = {
     "tricl": TriCL,
     "alignment-uniformity": AlignmentUniformity,
     "mse": MeanSquaredError,
+    "vae": BetaVAE,
+    "slowvae": SlowVAE,
+    "adagvae": AdaGVAE,
 }
 
 

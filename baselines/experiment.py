@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from threedident.baselines.experiment_checks import (
+    AUTOENCODERS,
     PUBLISHED_EPOCHS,
     PUBLISHED_WIDTH,
     check_experiment,
@@ -61,7 +62,7 @@ class Data:
         mixing: the map from latents to synthetic observations: network (random and invertible) or
             decoder (the frozen decoder of a VAE, which gives images).
         decoder: the dataset that the VAE learns, such as sklearn:digits (1,797 images of 8 x 8);
-            or the file of a decoder (.pt). "" for a network.
+            or the decoder of an autoencoder, its file (.pt) or run. "" for a network.
         decoder_epochs: the number of times that the VAE sees its images.
         mixing_layers: the number of layers of the synthetic network.
         mixing_trials: the number of networks that are tried for a well-conditioned one.
@@ -92,8 +93,10 @@ class Encoder:
     """The encoder f, and the space of its codes.
 
     Attributes:
-        body: the network: mlp for vectors; resnet18, resnet34 or resnet50 for images.
-        width: the channels of a ResNet's first layer, which all others follow; 64 as published.
+        body: the network: mlp for vectors; for images resnet18, resnet34 or resnet50, conv (of
+            images of 64 x 64 or 32 x 32) or mlp-image (of images as vectors).
+        width: the channels of a ResNet's first layer, which all others follow, 64 as published;
+            of mlp-image (and its decoder) the width of both hidden layers.
         codes: the number of codes, for images; 0: as many as there are factors that count. A
             supervised encoder has as many as those.
         whiten: whether vectors first go through a fixed affine map to unit covariance.
@@ -118,7 +121,8 @@ class Loss:
     """The loss; see `threedident.baselines.losses`.
 
     Attributes:
-        kind: the loss: infonce, aninfonce, tricl, alignment-uniformity or mse (to the latents).
+        kind: the loss: infonce, aninfonce, tricl, alignment-uniformity or mse (to the latents);
+            vae, slowvae or adagvae, which train a decoder as well.
         p: the power of the similarity -||.||_p^p of infonce and alignment-uniformity; 0: the dot
             product.
         tau: the temperature, by which the similarity is divided.
@@ -134,6 +138,11 @@ class Loss:
             and `tau`; 0 for none.
         start_p: the power in the first steps; None: the same as later.
         start_tau: the temperature in the first steps; None: the same as later.
+        beta: the weight of an autoencoder's KL to N(0, I).
+        gamma: the weight of SlowVAE's term about pairs.
+        rate: the rate of SlowVAE's Laplace density, the inverse of its scale.
+        as_coded: whether SlowVAE subtracts one entropy from its two cross-entropies, as the
+            published code does, and not two.
     """
 
     kind: str = "infonce"
@@ -150,6 +159,10 @@ class Loss:
     start_steps: int = 0
     start_p: float | None = None
     start_tau: float | None = None
+    beta: float = 1.0
+    gamma: float = 10.0
+    rate: float = 6.0
+    as_coded: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,9 +173,9 @@ class Training:
         steps: the number of steps of the optimiser.
         batch_size: the number of pairs (or single images) to a step, over all devices and
             accumulated parts.
-        optimizer: the optimiser: adam, or muon, which is Muon on the encoder's weight matrices and
-            convolution kernels and Adam on all else.
-        lr: Adam's learning rate of the encoder.
+        optimizer: the optimiser: adam, or muon, which is Muon on the weight matrices and
+            convolution kernels of the encoder (and decoder) and Adam on all else.
+        lr: Adam's learning rate of the encoder (and decoder).
         matrix_lr: Muon's learning rate; None: the same.
         loss_lr: the learning rate of the loss's own parameters; None: the same.
         schedule: the learning rate over the steps: constant, or cosine (to 0 at the last step).
@@ -234,6 +247,11 @@ class Experiment:
     def supervised(self) -> bool:
         """Whether the loss knows the latents."""
         return self.loss.kind == "mse"
+
+    @property
+    def reconstructs(self) -> bool:
+        """Whether a decoder is trained with the encoder: the loss is an autoencoder's."""
+        return self.loss.kind in AUTOENCODERS
 
     @property
     def processes(self) -> tuple[PairProcess, ...]:

@@ -15,15 +15,20 @@ if TYPE_CHECKING:
 OBSERVATIONS = ("synthetic", "images")
 MIXINGS = ("network", "decoder")
 PAIRS = ("matched", "rendered", "groups", "views", "none")
-BODIES = ("mlp", "resnet18", "resnet34", "resnet50")
+BODIES = ("mlp", "resnet18", "resnet34", "resnet50", "conv", "mlp-image")
 OUTPUTS = ("unbounded", "box", "sphere")
-LOSSES = ("infonce", "aninfonce", "tricl", "alignment-uniformity", "mse")
+#: Losses that train a decoder as well.
+AUTOENCODERS = ("vae", "slowvae", "adagvae")
+LOSSES = ("infonce", "aninfonce", "tricl", "alignment-uniformity", "mse", *AUTOENCODERS)
 OPTIMIZERS = ("adam", "muon")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 #: The channels of a published ResNet's first layer.
 PUBLISHED_WIDTH = 64
 #: The number of times that the published VAE of digits saw its images.
 PUBLISHED_EPOCHS = 50
+#: The sides of the images that the convolutional encoder takes, as `threedident.encoders.conv` has
+#: them; that needs torch.
+CONV_SIDES = (64, 32)
 
 _WIDEST = 512
 _MOST_CODES = 4096
@@ -49,6 +54,8 @@ def check_experiment(e: Experiment) -> None:
     _check_mixing(e.data)
     if e.supervised:
         _check_targets(e)
+    if e.reconstructs:
+        _check_autoencoder(e)
 
 
 def _check_choices(e: Experiment) -> None:
@@ -121,6 +128,11 @@ def _check_loss(loss: Loss) -> None:
             f"expected loss.alpha in [0, 1] and loss.decorrelation >= 0, found {loss.alpha} and "
             f"{loss.decorrelation}"
         )
+    if not (0 <= loss.beta < math.inf and 0 <= loss.gamma < math.inf and 0 < loss.rate < math.inf):
+        raise UsageError(
+            f"expected loss.beta >= 0, loss.gamma >= 0 and loss.rate > 0, found {loss.beta}, "
+            f"{loss.gamma} and {loss.rate}"
+        )
     if loss.kind == "alignment-uniformity" and loss.p == 0:
         raise UsageError("loss.p of alignment-uniformity must be at least 1")
 
@@ -131,12 +143,13 @@ def _check_encoder(e: Experiment) -> None:
     if images != (encoder.body != "mlp"):
         raise UsageError(
             f"{data.observations} observations need encoder.body "
-            f"{'resnet18 (or 34, 50)' if images else 'mlp'}, found {encoder.body}"
+            f"{'resnet18 (or 34, 50), conv or mlp-image' if images else 'mlp'}, found "
+            f"{encoder.body}"
         )
-    if not images and encoder.width != PUBLISHED_WIDTH:
+    if encoder.body in ("mlp", "conv") and encoder.width != PUBLISHED_WIDTH:
         raise UsageError(
-            f"encoder.width is a ResNet's, and encoder.body = {encoder.body!r} has none: leave it "
-            f"out, found {encoder.width}"
+            f"encoder.width is a ResNet's or mlp-image's, and encoder.body = {encoder.body!r} has "
+            f"none: leave it out, found {encoder.width}"
         )
     if not 1 <= encoder.width <= _WIDEST:
         raise UsageError(f"encoder.width must be from 1 to {_WIDEST}, found {encoder.width}")
@@ -231,8 +244,8 @@ def _check_mixing(data: Data) -> None:
         )
     if not data.decoder:
         raise UsageError(
-            "data.mixing = 'decoder' needs data.decoder: the path of a dataset of small images, "
-            "the file of a decoder (.pt), or sklearn:digits, which scikit-learn brings"
+            "data.mixing = 'decoder' needs data.decoder: the path of a dataset of small images; "
+            "sklearn:digits, which scikit-learn brings; or the run of an autoencoder"
         )
     if data.decoder_epochs < 1:
         raise UsageError(f"data.decoder_epochs must be at least 1, found {data.decoder_epochs}")
@@ -275,6 +288,34 @@ def _check_latents(e: Experiment) -> None:
         )
 
 
+def _check_autoencoder(e: Experiment) -> None:
+    """Refuse what an autoencoder cannot be trained on, or has no use for."""
+    kind, encoder, loss = e.loss.kind, e.encoder, e.loss
+    name = f"loss.kind = {kind!r}"
+    if e.data.observations != "images":
+        raise UsageError(f"{name} is for images, found data.observations = 'synthetic'")
+    if encoder.body not in ("conv", "mlp-image"):
+        raise UsageError(
+            f"{name} has a decoder for encoder.body = 'conv' and 'mlp-image', found "
+            f"{encoder.body!r}: set encoder.body=conv, for images of 64 x 64"
+        )
+    if encoder.output != "unbounded":
+        raise UsageError(
+            f"{name} has Gaussians over unbounded codes, found encoder.output = "
+            f"{encoder.output!r}: set encoder.output=unbounded"
+        )
+    if loss.normalize or loss.learn_tau:
+        raise UsageError(
+            f"{name} neither scales its codes nor has a temperature: leave loss.normalize and "
+            "loss.learn_tau out"
+        )
+    if kind != "vae" and e.data.pairs == "none":
+        raise UsageError(
+            f"{name} is trained on pairs, found data.pairs = 'none': set data.pairs, or "
+            "loss.kind=vae for single images"
+        )
+
+
 def _check_targets(e: Experiment) -> None:
     """Refuse an output space that does not hold the latents, which are the targets."""
     space, encoder = e.data.space, e.encoder
@@ -299,9 +340,10 @@ def _check_images(e: Experiment) -> None:
             "data.conditional is needed for matched pairs, can be stated of rendered ones, and has "
             f"no place elsewhere, found data.pairs = {data.pairs!r} and {data.conditional}"
         )
-    if (data.pairs == "none") != e.supervised:
+    single = data.pairs == "none"
+    if e.supervised != single and not (single and e.reconstructs):
         raise UsageError(
-            f"data.pairs = 'none' goes with loss.kind = 'mse', found {data.pairs!r} and "
+            f"data.pairs = 'none' goes with loss.kind = 'mse' or 'vae', found {data.pairs!r} and "
             f"{e.loss.kind!r}"
         )
     if data.space is not None and not isinstance(data.space, Box | Sphere):

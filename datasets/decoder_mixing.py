@@ -14,7 +14,7 @@ except ImportError as error:
 
 from threedident.distributions.spaces import Sphere
 from threedident.distributions.torch_sampler import seeded
-from threedident.encoders.decoders import MLPDecoder
+from threedident.encoders.files import Decoder
 
 _STRETCHED, _COMPARED = 1024, 4096  # latents of which Jacobians and distances are taken
 
@@ -55,7 +55,7 @@ class DecoderMixing(torch.nn.Module):
 
     def __init__(
         self,
-        decoder: MLPDecoder,
+        decoder: Decoder,
         space: Sphere | None = None,
         *,
         device: torch.device | str = "cpu",
@@ -78,10 +78,11 @@ class DecoderMixing(torch.nn.Module):
                 f"a decoder of {codes} codes needs latents on a sphere in as many dimensions, "
                 f"found {space}"
             )
-        self._n, self._outputs = codes, int(decoder.spec["outputs"])
+        self._n = codes
         self._scale = math.sqrt(codes) / space.r
         self._radius = space.r
         self.decoder = decoder.to(device).eval().requires_grad_(False)
+        self._outputs = self(torch.zeros(1, codes, device=device)).shape[1]
 
     @property
     def n(self) -> int:
@@ -100,7 +101,7 @@ class DecoderMixing(torch.nn.Module):
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         """Map latents (N, n) to flattened images (N, d) with pixels in [0, 1]."""
-        return torch.sigmoid(self.decoder(self._scale * z))
+        return torch.sigmoid(self.decoder(self._scale * z)).flatten(1)
 
     def stretching(self, seed: int = 0) -> Stretching:
         """Measure how much it stretches the sphere, at uniform points of it.
@@ -112,7 +113,8 @@ class DecoderMixing(torch.nn.Module):
         points = torch.randn(_COMPARED, self.n, generator=generator)
         points = torch.nn.functional.normalize(points, dim=-1)
         few = points[:_STRETCHED].to(self.device)
-        jacobians = torch.func.vmap(torch.func.jacrev(self))(self._radius * few)
+        jacobian = torch.func.jacrev(lambda point: self(point[None])[0])
+        jacobians = torch.func.vmap(jacobian)(self._radius * few)
         eye = torch.eye(self.n, device=self.device)
         along = eye - few[:, :, None] * few[:, None, :]  # the directions that stay on the sphere
         values = torch.linalg.svdvals(jacobians @ along)[:, : self.n - 1]

@@ -370,8 +370,8 @@ class _Views:
                 for place, values in zip(PLACES, both, strict=True):
                     parts[place].append(values.float().cpu())
         features = {place: torch.cat(values).numpy() for place, values in parts.items()}
-        for place, values in features.items():
-            if not np.isfinite(values).all():
+        for place, table in features.items():
+            if not np.isfinite(table).all():
                 raise UsageError(f"the encoder's features ({place}) are not finite")
         return features
 

@@ -33,13 +33,18 @@ if TYPE_CHECKING:
     from threedident.datasets.augmented_views import TwoViews as TwoViews
     from threedident.datasets.dataset import ThreeDIdent as ThreeDIdent
     from threedident.datasets.formats import open_dataset as open_dataset
+    from threedident.datasets.grid_pairs import GridPairs as GridPairs
     from threedident.datasets.groups import ImageGroups as ImageGroups
     from threedident.datasets.pairs import PositivePairs as PositivePairs
     from threedident.datasets.rendered_pairs import RenderedPairs as RenderedPairs
+    from threedident.datasets.sequence_pairs import SequencePairs as SequencePairs
+    from threedident.datasets.sequence_pairs import TablePairs as TablePairs
     from threedident.datasets.synthetic import Mixing as Mixing
     from threedident.datasets.synthetic import SyntheticPairs as SyntheticPairs
     from threedident.distributions import Change as Change
+    from threedident.distributions import DiscreteLaplace as DiscreteLaplace
     from threedident.distributions import GeneralizedNormal as GeneralizedNormal
+    from threedident.distributions import Grid as Grid
     from threedident.distributions import Laplace as Laplace
     from threedident.distributions import Normal as Normal
     from threedident.distributions import PairProcess as PairProcess
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from threedident.distributions import ProjectedNormal as ProjectedNormal
     from threedident.distributions import Unchanged as Unchanged
     from threedident.distributions import Uniform as Uniform
+    from threedident.distributions import UniformFactors as UniformFactors
     from threedident.distributions import VonMisesFisher as VonMisesFisher
     from threedident.distributions.spaces import Box as Box
     from threedident.distributions.spaces import Product as Product
@@ -76,14 +82,18 @@ _MODULES = {
     "threedident.datasets.dataset": ("ThreeDIdent",),
     "threedident.causal": ("CausalModel", "Sampling", "load_model"),
     "threedident.datasets.formats": ("open_dataset",),
+    "threedident.datasets.grid_pairs": ("GridPairs",),
     "threedident.datasets.groups": ("ImageGroups",),
     "threedident.datasets.pairs": ("PositivePairs",),
     "threedident.datasets.rendered_pairs": ("RenderedPairs",),
+    "threedident.datasets.sequence_pairs": ("SequencePairs", "TablePairs"),
     "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),
     "threedident.datasets.augmented_views": ("TwoViews",),
     "threedident.distributions": (
         "Change",
+        "DiscreteLaplace",
         "GeneralizedNormal",
+        "Grid",
         "Laplace",
         "Normal",
         "PairProcess",
@@ -91,6 +101,7 @@ _MODULES = {
         "ProjectedNormal",
         "Unchanged",
         "Uniform",
+        "UniformFactors",
         "VonMisesFisher",
     ),
     "threedident.encoders": ("load_encoder", "save_encoder"),

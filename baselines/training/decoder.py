@@ -15,17 +15,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
+from threedident.baselines import vae
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.experiment_checks import PUBLISHED_EPOCHS
 from threedident.baselines.training.run_folder import DECODER
 from threedident.datasets.decoder_mixing import DecoderMixing
-from threedident.datasets.formats import open_dataset
+from threedident.datasets.formats import find_form, open_dataset
 from threedident.distributions.spaces import Sphere
 from threedident.distributions.torch_sampler import seeded
-from threedident.encoders import MLPDecoder, read_decoder, save_decoder
-from threedident.encoders.part import SLOPE
+from threedident.encoders import MLPDecoder, MLPImageEncoder, read_decoder, save_decoder
+from threedident.encoders.files import Decoder
+from threedident.encoders.outputs import split_gaussian
 from threedident.errors import DatasetError, UsageError
 from threedident.progress import Progress
 from threedident.storage.atomic_files import explaining_write_errors
@@ -33,6 +34,7 @@ from threedident.storage.atomic_files import explaining_write_errors
 BATCH_SIZE, LR, HIDDEN, BETA = 64, 1e-3, 512, 0.1
 
 _MOST_IMAGES, _MOST_PIXELS = 60_000, 4096
+_SPLIT_FORMS = ("mnist", "cifar10")
 
 
 def prepare_decoder(experiment: Experiment, out: Path, *, quiet: bool = False) -> Path | None:
@@ -57,8 +59,9 @@ def prepare_decoder(experiment: Experiment, out: Path, *, quiet: bool = False) -
         return None
     assert data.space is not None
     path = out / DECODER
-    if Path(data.decoder).suffix == ".pt":
-        decoder, about = read_decoder(Path(data.decoder))
+    given = Path(data.decoder)
+    if given.suffix == ".pt" or (given / DECODER).is_file():
+        decoder, about = read_decoder(given / DECODER if given.is_dir() else given)
         if decoder.spec["codes"] != data.space.n:
             raise UsageError(
                 f"{data.decoder} decodes {decoder.spec['codes']} codes, and data.space is "
@@ -130,7 +133,9 @@ def read_images(name: str) -> tuple[torch.Tensor, tuple[int, ...]]:
         DatasetError: they cannot be read.
         MissingExtraError: scikit-learn, whose digits they are, is not installed.
     """
-    with open_dataset(name) as source:
+    # Of a folder with both splits the VAE learns the one to train on.
+    split = "train" if find_form(Path(name)) in _SPLIT_FORMS else None
+    with open_dataset(name, split) as source:
         size, count = int(np.prod(source.shape)), min(len(source), _MOST_IMAGES)
         if size > _MOST_PIXELS:
             raise UsageError(
@@ -175,13 +180,7 @@ def train_decoder(
     size = images.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        encoder = nn.Sequential(
-            nn.Linear(size, HIDDEN),
-            nn.LeakyReLU(SLOPE),
-            nn.Linear(HIDDEN, HIDDEN),
-            nn.LeakyReLU(SLOPE),
-            nn.Linear(HIDDEN, 2 * codes),
-        )
+        encoder = MLPImageEncoder(2 * codes, size, HIDDEN)
         decoder = MLPDecoder(codes, size, HIDDEN)
     optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], LR)
     generator = seeded(seed, 1)
@@ -193,13 +192,10 @@ def train_decoder(
             sums, batches = torch.zeros(1 + codes), len(images) // BATCH_SIZE
             for number in range(batches):
                 x = images[order[number * BATCH_SIZE : (number + 1) * BATCH_SIZE]]
-                mean, log_variance = encoder(x).chunk(2, 1)
-                noise = torch.randn(mean.shape, generator=generator)
-                logits = decoder(mean + noise * (log_variance / 2).exp())
-                errors = nn.functional.binary_cross_entropy_with_logits(
-                    logits, x, reduction="none"
-                ).sum(1)
-                divergences = (mean.square() + log_variance.exp() - log_variance - 1) / 2
+                mean, log_variance = split_gaussian(encoder(x))
+                logits = decoder(vae.draw(mean, log_variance, generator))
+                errors = vae.reconstruction(logits, x)
+                divergences = vae.gaussian_kl(mean, log_variance)
                 loss = errors.mean() + BETA * divergences.sum(1).mean()
                 optimizer.zero_grad()
                 loss.backward()
@@ -215,7 +211,7 @@ def train_decoder(
     return decoder.eval(), record
 
 
-def digest_of(decoder: MLPDecoder) -> str:
+def digest_of(decoder: Decoder) -> str:
     """Return SHA-256 of a decoder's weights.
 
     Args:

@@ -42,6 +42,11 @@ from threedident.baselines.training.distributed import (
 )
 from threedident.baselines.training.measurements import Measurements
 from threedident.baselines.training.networks import ENCODER, make_networks, start_from
+from threedident.baselines.training.reconstructions import (
+    COUNT,
+    RECONSTRUCTIONS,
+    write_reconstructions,
+)
 from threedident.baselines.training.run_folder import (
     DECODER,
     DIGESTS,
@@ -58,7 +63,7 @@ from threedident.baselines.training.run_folder import (
 from threedident.baselines.training.theory import theory_learned, theory_scale
 from threedident.baselines.training.trainer import Trainer
 from threedident.baselines.training.training_log import TrainingLog
-from threedident.encoders import ImageEncoder, save_encoder
+from threedident.encoders import ImageEncoder, save_decoder, save_encoder
 
 _MOST_THREADS = 16  # that prepare batches
 #: What reading a checkpoint that does not fit can raise.
@@ -83,8 +88,9 @@ def train(
 
     The folder holds `experiment.toml`, `metrics.csv`, TensorBoard's files, the last two
     checkpoints (one, where a finished run cannot be extended), and at the end `encoder.pt` and
-    `result.json`. A run that was killed and started again gives what it would have given: batches
-    depend on seed and step alone. It returns at once where the run is finished.
+    `result.json`; of an autoencoder `decoder.pt` and `reconstructions.png` as well. A run that was
+    killed and started again gives what it would have given: batches depend on seed and step alone.
+    It returns at once where the run is finished.
 
     Args:
         experiment: the experiment, the name of a built-in one, or the path of a file.
@@ -359,7 +365,14 @@ def _finish(task: Task, problem: Problem, trainer: Trainer, measurements: Measur
         "scores": final.scores,
         "data": problem.about,  # by which an evaluation knows the images it has seen
     }
-    save_encoder(out / ENCODER, copy.deepcopy(trainer.encoder).float(), about)
+    encoder = copy.deepcopy(trainer.encoder).float()
+    save_encoder(out / ENCODER, encoder, about)
+    if trainer.objective.decoder is not None:
+        decoder = copy.deepcopy(trainer.objective.decoder).float()
+        save_decoder(out / DECODER, decoder, about)
+        assert isinstance(encoder, ImageEncoder)
+        images = problem.fresh(COUNT)[1]
+        write_reconstructions(out / RECONSTRUCTIONS, encoder.cpu(), decoder.cpu(), images)
     result = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,

@@ -118,6 +118,7 @@ class Measurements:
         if trainer.fabric.world_size == 1:  # the codes of one device are not all that there are
             lengths = [len(view) for view in views[1]]
             row |= shares(trainer.objective, torch.split(codes, lengths))
+            row |= {name: float(term) for name, term in trainer.objective.terms.items()}
         row |= trainer.objective.learned()
         row["lr"] = trainer.rates.encoder
         return {**row, **self.scores, "linear_r2_per_factor": factors} if scored else row
@@ -151,6 +152,8 @@ class Measurements:
 
     def _has_latents_for_codes(self) -> bool:
         """Whether the latents of a pair could be its codes: they differ, and are as many."""
+        if self._experiment.reconstructs:
+            return False
         codes = self._experiment.encoder.codes
         pairs = self._experiment.data.pairs
         if self._problem.kinds is not None:  # whole numbers of a grid, not the space of codes

@@ -13,8 +13,13 @@ from threedident.baselines.experiment import Experiment
 from threedident.baselines.training.checkpoints import load_checkpoint
 from threedident.encoders import (
     BoxOutput,
+    ConvDecoder,
+    ConvEncoder,
+    GaussianOutput,
     ImageEncoder,
+    MLPDecoder,
     MLPEncoder,
+    MLPImageEncoder,
     Part,
     ResNetEncoder,
     SphereOutput,
@@ -49,25 +54,41 @@ def make_networks(
         members = max(1, len(experiment.data.conditionals))
         hard = experiment.data.hard_count if experiment.data.hard_negatives else 0
         codes = experiment.encoder.codes or problem.n
-        return encoder, make_criterion(experiment.loss, codes, members=members, hard=hard)
+        decoder = _make_decoder(experiment, problem) if experiment.reconstructs else None
+        criterion = make_criterion(
+            experiment.loss, codes, members=members, hard=hard, decoder=decoder
+        )
+        return encoder, criterion
 
 
 def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | VectorEncoder:
     settings = experiment.encoder
     n = settings.codes or problem.n
     output: Part
+    outputs = n
     match settings.output:
         case "box":
             output = BoxOutput(n, settings.learned)
             nn.init.constant_(output.bound, settings.size)
         case "sphere":
             output = SphereOutput(settings.radius, settings.learned)
+        case _ if experiment.reconstructs:
+            output, outputs = GaussianOutput(n), 2 * n
         case _:
             output = UnboundedOutput()
+    if problem.images is not None and settings.body in ("conv", "mlp-image"):
+        height, width, channels = problem.images.source.shape
+        body: Part
+        if settings.body == "conv":
+            body = ConvEncoder(outputs, channels, height)
+        else:
+            body = MLPImageEncoder(outputs, height * width * channels, settings.width)
+        # As published, they see pixels in [0, 1].
+        return ImageEncoder((0.0,) * channels, (1.0,) * channels, body, output)
     if problem.normalization is not None:
-        channels = len(problem.normalization[0])
-        body = ResNetEncoder(n, settings.body, settings.width, channels)
-        return ImageEncoder(*problem.normalization, body, output)
+        colors = len(problem.normalization[0])
+        resnet = ResNetEncoder(n, settings.body, settings.width, colors)
+        return ImageEncoder(*problem.normalization, resnet, output)
     assert problem.mixing is not None
     size = problem.mixing.outputs
     if not settings.whiten:
@@ -77,6 +98,16 @@ def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Ve
     floor = _FLOOR if experiment.data.mixing == "decoder" else 0.0
     whitened.whiten(problem.fresh(_WHITENED, _WHITENED)[1], floor=floor)
     return VectorEncoder(whitened, output)
+
+
+def _make_decoder(experiment: Experiment, problem: Problem) -> ConvDecoder | MLPDecoder:
+    assert problem.images is not None
+    settings = experiment.encoder
+    height, width, channels = problem.images.source.shape
+    codes = settings.codes or problem.n
+    if settings.body == "conv":
+        return ConvDecoder(codes, channels, height)
+    return MLPDecoder(codes, height * width * channels, settings.width)
 
 
 def start_from(encoder: ImageEncoder | VectorEncoder, objective: Criterion, start: Path) -> None:

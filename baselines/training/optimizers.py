@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from threedident.baselines.criterion import Criterion
 from threedident.baselines.experiment import Training
 
 
@@ -61,21 +62,25 @@ def _matrix(weight: torch.Tensor, channels_last: bool) -> torch.Tensor:
 
 
 def make_optimizers(
-    training: Training, encoder: nn.Module, objective: nn.Module
+    training: Training, encoder: nn.Module, objective: Criterion
 ) -> list[torch.optim.Optimizer]:
     """Make the optimisers of an experiment; every parameter is in one of them.
 
     Args:
         training: the experiment's fields.
         encoder: the network, on the device on which it is trained.
-        objective: the loss and its own parameters, which are always Adam's.
+        objective: the loss and its own parameters, which are always Adam's; its decoder is
+            trained as the encoder is.
     """
-    parameters = [p for p in encoder.parameters() if p.requires_grad]
+    networks = [encoder, *([] if objective.decoder is None else [objective.decoder])]
+    weights = [p for network in networks for p in network.parameters()]
+    parameters = [p for p in weights if p.requires_grad]
     muon = training.optimizer == "muon"
     matrices = [p for p in parameters if muon and p.ndim >= 2]
     rest = [p for p in parameters if not (muon and p.ndim >= 2)]
     groups: list[dict[str, Any]] = [{"params": rest}] if rest else []
-    if learned := list(objective.parameters()):
+    known = set(weights)
+    if learned := [p for p in objective.parameters() if p not in known]:
         groups.append({"params": learned, "lr": training.loss_lr or training.lr})
     optimizers: list[torch.optim.Optimizer] = []
     if groups:

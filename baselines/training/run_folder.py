@@ -22,7 +22,7 @@ from threedident.storage.locks import lock
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
-DECODER = "decoder.pt"  # where observations are decoded images
+DECODER = "decoder.pt"  # of an autoencoder; or the one that makes the observations
 FORMAT, FORMAT_VERSION = "3dident-run", 1
 #: The digests of latents in the record of a run's data, by the option that names the images.
 DIGESTS = {"data": "latents", "test": "test_latents"}

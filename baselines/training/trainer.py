@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from threedident.baselines.data import Views
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training.distributed import make_gather
 from threedident.baselines.training.optimizers import LearningRates, MatrixMuon, make_optimizers
+from threedident.distributions.torch_sampler import seeded
 from threedident.encoders import ImageEncoder, VectorEncoder
 from threedident.errors import TrainingError, UsageError
 from threedident.storage.atomic_files import replacing
@@ -23,6 +24,7 @@ from threedident.storage.tensor_archives import write_tensors
 
 FAILED = "failed.pt"
 
+_NOISE = 5  # a word that tells this stream of random numbers from those of `data`
 _OPTIMIZER_KEYS = ("optimizer", "matrix_optimizer")  # of a checkpoint
 
 
@@ -59,8 +61,9 @@ class Trainer:
         self._out = out
         if isinstance(encoder, ImageEncoder) and training.channels_last:
             encoder = encoder.to(memory_format=torch.channels_last)
+            objective = objective.to(memory_format=torch.channels_last)
         self.encoder = encoder.to(fabric.device)  # before Muon keeps views of its weights
-        self.objective = objective
+        self.objective = objective.to(fabric.device)
         module = _EncoderAndLoss(self.encoder, objective, compiled=training.compile)
         optimizers = make_optimizers(training, self.encoder, objective)
         self._module: Any
@@ -95,7 +98,7 @@ class Trainer:
             waits = part + 1 < training.accumulate
             with self.fabric.no_backward_sync(self._module, enabled=waits):
                 try:
-                    loss, codes = self._forward(views)
+                    loss, codes = self._forward(views, part)
                     self.fabric.backward(loss / training.accumulate)
                 except torch.OutOfMemoryError as error:
                     raise self._out_of_memory(views) from error
@@ -132,8 +135,8 @@ class Trainer:
         assert isinstance(mean, torch.Tensor)
         return float(mean)
 
-    def _forward(self, views: Views) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss of a batch, and its codes."""
+    def _forward(self, views: Views, part: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss of a part of a batch, and its codes."""
         latents, observations = views
         device = self.fabric.device
         together = torch.cat([view.to(device, non_blocking=True) for view in observations])
@@ -145,7 +148,12 @@ class Trainer:
         supervised = self.experiment.supervised
         targets = tuple(view.to(device) for view in latents) if supervised else ()
         lengths = [len(view) for view in observations]
-        loss, codes = self._module(together, _LossInputs(lengths, targets, self._gather))
+        generator = None
+        if self.experiment.reconstructs:
+            words = self.experiment.training.seed, _NOISE, self.step, part, self.fabric.global_rank
+            generator = seeded(*words, device=device)
+        inputs = _LossInputs(lengths, targets, self._gather, generator)
+        loss, codes = self._module(together, inputs)
         return loss, codes
 
     def check_weights(self, views: Views, loss: float) -> None:
@@ -261,9 +269,14 @@ class _LossInputs:
     """
 
     def __init__(
-        self, lengths: list[int], targets: tuple[torch.Tensor, ...], gather: Gather | None
+        self,
+        lengths: list[int],
+        targets: tuple[torch.Tensor, ...],
+        gather: Gather | None,
+        generator: torch.Generator | None,
     ) -> None:
-        self.lengths, self.targets, self.gather = lengths, targets, gather
+        self.lengths, self.targets = lengths, targets
+        self.gather, self.generator = gather, generator
 
 
 class _EncoderAndLoss(nn.Module):
@@ -272,15 +285,24 @@ class _EncoderAndLoss(nn.Module):
     All views go through the encoder at once, so that batch normalisation sees both.
     """
 
-    def __init__(self, encoder: nn.Module, objective: Criterion, *, compiled: bool) -> None:
+    def __init__(
+        self, encoder: ImageEncoder | VectorEncoder, objective: Criterion, *, compiled: bool
+    ) -> None:
         super().__init__()
         self.encoder, self.objective = encoder, objective
-        self._apply_encoder = torch.compile(encoder) if compiled else encoder
+        apply: Callable[[torch.Tensor], torch.Tensor] = encoder
+        if objective.decoder is not None and isinstance(encoder, ImageEncoder):
+            apply = encoder.before_output  # the whole Gaussian, not its mean
+        self._apply_encoder = torch.compile(apply) if compiled else apply
 
     def forward(
         self, observations: torch.Tensor, inputs: _LossInputs
     ) -> tuple[torch.Tensor, torch.Tensor]:
         codes = self._apply_encoder(observations)
         views = torch.split(codes, inputs.lengths)
+        if self.objective.decoder is not None:  # which runs in the encoder's precision
+            images = torch.split(observations, inputs.lengths)
+            loss = self.objective(views, inputs.targets, inputs.gather, images, inputs.generator)
+            return loss, codes
         with torch.autocast(observations.device.type, enabled=False):
             return self.objective(views, inputs.targets, inputs.gather), codes

@@ -16,10 +16,11 @@ METRICS = "metrics.csv"
 COLUMNS = (
     *("step", "seconds", "loss", "excess", "linear_r2", "mcc", "isometry"),
     *("scale", "share_self", "share_positive", "share_negatives", "tau", "Lambda", "S", "lr"),
-    "linear_r2_per_factor",
+    *("linear_r2_per_factor", "reconstruction", "kl", "transition"),
 )
-#: Of runs that were begun before factors had a column.
-_COLUMNS_BEFORE = COLUMNS[:-1]
+#: How many of them runs have that were begun before there were all: before factors had a column,
+#: and before autoencoders.
+_COLUMNS_BEFORE = (15, 16)
 
 
 class TrainingLog:
@@ -105,7 +106,8 @@ def read_records(folder: Path) -> list[dict[str, str]]:
         raise DatasetError(f"cannot read {path}: {error}") from error
     numbered = all((row["step"] or "").isdigit() for row in rows if "step" in row)
     columns = tuple(reader.fieldnames or ())
-    if columns not in (COLUMNS, _COLUMNS_BEFORE) or not numbered:
+    known = [COLUMNS[:count] for count in (*_COLUMNS_BEFORE, len(COLUMNS))]
+    if columns not in known or not numbered:
         raise DatasetError(f"{path} is damaged, or has other columns than this toolkit writes")
     return rows
 

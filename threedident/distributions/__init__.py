@@ -1,9 +1,9 @@
 """Distributions of the latents and of positive pairs, and the spaces they live in.
 
-`spaces` and `families` are plain data; `pair_process` joins two distributions to pairs, and
-`serialisation` reads and writes all of them. Two samplers draw the same distributions:
-`torch_sampler`, with `torch_density` beside it, while training, and `philox_sampler` while
-rendering, from counters.
+`spaces`, `families` and, for grids of discrete factors, `transitions` are plain data;
+`pair_process` joins two distributions to pairs, and `serialisation` reads and writes all of them.
+Two samplers draw the same distributions: `torch_sampler`, with `torch_density` beside it, while
+training, and `philox_sampler` while rendering, from counters.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from threedident.distributions.families import Normal as Normal
 from threedident.distributions.families import ProjectedNormal as ProjectedNormal
 from threedident.distributions.families import Uniform as Uniform
 from threedident.distributions.families import VonMisesFisher as VonMisesFisher
+from threedident.distributions.grid import Grid as Grid
 from threedident.distributions.pair_process import Change as Change
 from threedident.distributions.pair_process import PairProcess as PairProcess
 from threedident.distributions.pair_process import PerFactor as PerFactor
@@ -30,3 +31,5 @@ from threedident.distributions.spaces import Space as Space
 from threedident.distributions.spaces import Sphere as Sphere
 from threedident.distributions.spaces import Unbounded as Unbounded
 from threedident.distributions.spaces import raw_box as raw_box
+from threedident.distributions.transitions import DiscreteLaplace as DiscreteLaplace
+from threedident.distributions.transitions import UniformFactors as UniformFactors

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from threedident.distributions.grid import Grid
 from threedident.distributions.number_checks import is_number, plain
 from threedident.distributions.spaces import LARGEST, Product, Space, Sphere, Unbounded
 from threedident.errors import UsageError
@@ -130,7 +131,7 @@ class Distribution:
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(Distribution):
-    """Uniform over a box or a sphere, whatever the mean."""
+    """Uniform over a box, a sphere or a grid, whatever the mean."""
 
     name: ClassVar[str] = "uniform"
 
@@ -160,7 +161,12 @@ class Additive(Distribution):
         raise NotImplementedError
 
     def check(self, space: Space) -> None:
-        """Raise a UsageError for a product, or another number of widths than of dimensions."""
+        """Raise a UsageError for a product, a grid, or widths of another number than dimensions."""
+        if isinstance(space, Grid):
+            raise UsageError(
+                f"{self} is for continuous factors, and those of {space} are discrete: take "
+                "UniformFactors or DiscreteLaplace"
+            )
         if isinstance(space, Product):
             raise UsageError(f"{self} on a product of spaces: give each part its own, by PerFactor")
         _check_length(self.scale, space.n, str(self))
@@ -307,8 +313,17 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _positive(value: Any, what: str, name: str) -> float:
-    """Turn a number > 0 into a float, or raise a UsageError."""
+def positive_number(value: Any, what: str, name: str) -> float:
+    """Turn a number > 0 into a float.
+
+    Args:
+        value: the number.
+        what: its name in errors.
+        name: the name of its owner in errors.
+
+    Raises:
+        UsageError: it is no number > 0, or beyond 1e30 or 1e-30.
+    """
     if not (is_number(value) and value > 0):
         raise UsageError(f"{name}: {what} must be a finite number > 0, found {value!r}")
     if not 1 / LARGEST <= value <= LARGEST:
@@ -321,7 +336,7 @@ def _positive(value: Any, what: str, name: str) -> float:
 def _clean_number(distribution: Distribution, field: str) -> None:
     """Turn a field that is a number > 0 into a float, or raise a UsageError."""
     value = plain(getattr(distribution, field))
-    object.__setattr__(distribution, field, _positive(value, field, distribution.name))
+    object.__setattr__(distribution, field, positive_number(value, field, distribution.name))
 
 
 def _clean_width(distribution: Distribution, field: str) -> None:
@@ -331,9 +346,9 @@ def _clean_width(distribution: Distribution, field: str) -> None:
     cleaned: Width
     if isinstance(value, Sequence) and not isinstance(value, str):
         every = f"every {what}"
-        cleaned = tuple(_positive(plain(each), every, distribution.name) for each in value)
+        cleaned = tuple(positive_number(plain(each), every, distribution.name) for each in value)
     else:
-        cleaned = _positive(value, what, distribution.name)
+        cleaned = positive_number(value, what, distribution.name)
     object.__setattr__(distribution, field, cleaned)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from threedident.distributions.families import Distribution, Uniform
 from threedident.distributions.number_checks import plain
 from threedident.distributions.spaces import Product, Space
+from threedident.distributions.transitions import Transition
 from threedident.errors import UsageError
 from threedident.factors import FACTOR_NAMES, factor_columns
 
@@ -68,6 +69,11 @@ class Change(Distribution):
 
     def check(self, space: Space) -> None:
         """Raise a UsageError for k > n, and if coordinates cannot change one by one."""
+        if isinstance(self.conditional, Transition):
+            raise UsageError(
+                f"{self}: {self.conditional.name} says itself which factors change; leave out "
+                "change"
+            )
         self.conditional.check(space)
         for column in range(space.n):
             space.sub([column])

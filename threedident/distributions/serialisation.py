@@ -19,6 +19,7 @@ from threedident.distributions.families import (
 from threedident.distributions.grid import Grid
 from threedident.distributions.pair_process import Change, PerFactor, Unchanged
 from threedident.distributions.spaces import Box, Product, Space, Sphere, Unbounded
+from threedident.distributions.transitions import DiscreteLaplace, UniformFactors
 from threedident.errors import UsageError
 
 _SPACES: dict[str, type[Any]] = {"box": Box, "sphere": Sphere, "unbounded": Unbounded}
@@ -33,6 +34,8 @@ _KINDS: dict[str, type[Distribution]] = {
         VonMisesFisher,
         ProjectedNormal,
         Unchanged,
+        UniformFactors,
+        DiscreteLaplace,
     )
 }
 #: Values of the fields in examples.

@@ -13,13 +13,16 @@ from threedident.distributions.families import (
     require_sphere,
 )
 from threedident.distributions.pair_process import EXACT_PAIRS, Change, PerFactor, Unchanged
-from threedident.distributions.spaces import Space, Sphere
+from threedident.distributions.spaces import Space, Sphere, check_points
+from threedident.distributions.transitions import DiscreteLaplace, UniformFactors, require_grid
 from threedident.errors import MissingExtraError, UsageError
 
 try:
     import torch
 except ImportError as error:
     raise MissingExtraError("torch", "train", "the density of a distribution") from error
+
+from threedident.distributions.torch_transitions import log_discrete_laplace, log_uniform_factors
 
 Tensor = torch.Tensor
 
@@ -61,6 +64,24 @@ def _(distribution: VonMisesFisher, space: Space, mean: Tensor, points: Tensor) 
     # By differences: at large kappa a product of float32 vectors is too coarse.
     scale = sphere.r * math.sqrt(2 / distribution.kappa)
     return within(sphere, points, -powered_distance(mean, points, scale, 2.0))
+
+
+@log_weight.register(UniformFactors)
+def _(distribution: UniformFactors, space: Space, mean: Tensor, points: Tensor) -> Tensor:
+    """The log probability itself."""
+    distribution.check(space)
+    check_points(space, mean, f"the mean of {distribution}")
+    grid = require_grid(distribution, space)
+    return within(grid, points, log_uniform_factors(distribution, grid, mean, points))
+
+
+@log_weight.register(DiscreteLaplace)
+def _(distribution: DiscreteLaplace, space: Space, mean: Tensor, points: Tensor) -> Tensor:
+    """The log probability itself."""
+    distribution.check(space)
+    check_points(space, mean, f"the mean of {distribution}")
+    grid = require_grid(distribution, space)
+    return within(grid, points, log_discrete_laplace(distribution, grid, mean, points))
 
 
 @log_weight.register(Unchanged)

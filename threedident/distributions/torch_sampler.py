@@ -19,14 +19,22 @@ from threedident.distributions.families import (
     VonMisesFisher,
     require_sphere,
 )
+from threedident.distributions.grid import Grid
 from threedident.distributions.pair_process import Change, PerFactor, Unchanged
 from threedident.distributions.spaces import Box, Product, Space, Sphere, check_points, check_shape
+from threedident.distributions.transitions import DiscreteLaplace, UniformFactors, require_grid
 from threedident.errors import MissingExtraError, UsageError
 
 try:
     import torch
 except ImportError as error:
     raise MissingExtraError("torch", "train", "sampling pairs") from error
+
+from threedident.distributions.torch_transitions import (
+    sample_discrete_laplace,
+    sample_uniform_factors,
+    uniform_points,
+)
 
 Tensor = torch.Tensor
 Generator = torch.Generator | None
@@ -71,6 +79,20 @@ def _(distribution: ProjectedNormal, space: Space, mean: Tensor, generator: Gene
     sphere = require_sphere(distribution, space)
     check_means(sphere, mean, f"the mean of {distribution}")
     return projected_normal(mean, distribution.Lambda, distribution.shell, sphere.r, generator)
+
+
+@sample.register(UniformFactors)
+def _(distribution: UniformFactors, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    distribution.check(space)
+    check_means(space, mean, f"the mean of {distribution}")
+    return sample_uniform_factors(distribution, require_grid(distribution, space), mean, generator)
+
+
+@sample.register(DiscreteLaplace)
+def _(distribution: DiscreteLaplace, space: Space, mean: Tensor, generator: Generator) -> Tensor:
+    distribution.check(space)
+    check_means(space, mean, f"the mean of {distribution}")
+    return sample_discrete_laplace(distribution, require_grid(distribution, space), mean, generator)
 
 
 @sample.register(Unchanged)
@@ -131,10 +153,12 @@ def check_means(space: Space, mean: Any, what: str, *, inside: bool = True) -> N
 
 
 def uniform(space: Space, like: Tensor, generator: Generator) -> Tensor:
-    """Draw uniform points of a box, sphere or product of them, as many as `like` has rows."""
+    """Draw uniform points of a space, as many as `like` has rows."""
     if isinstance(space, Product):
         blocks = zip(space.parts, space.blocks(), strict=True)
         return torch.cat([uniform(p, like[:, list(b)], generator) for p, b in blocks], dim=1)
+    if isinstance(space, Grid):
+        return uniform_points(space, like, generator)
     wide = _wide(like)
     if isinstance(space, Box):
         drawn = space.low + (space.high - space.low) * _rand(wide, generator)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from threedident.encoders.decoders import MLPDecoder
+from threedident.encoders.conv import ConvEncoder, MLPImageEncoder
 from threedident.encoders.inputs import Normalize
 from threedident.encoders.mlp import MLPEncoder, WhitenedMLP
-from threedident.encoders.outputs import BoxOutput, SphereOutput, UnboundedOutput
+from threedident.encoders.outputs import BoxOutput, GaussianOutput, SphereOutput, UnboundedOutput
 from threedident.encoders.part import Part
 from threedident.encoders.resnet import COLORS, ResNetEncoder
 from threedident.errors import UsageError
@@ -62,23 +62,30 @@ class ImageEncoder(Part):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         """Codes (B, m) of uint8 images (B, C, H, W)."""
-        codes: torch.Tensor = self.output(self.encoder(self.normalize(images)))
+        codes: torch.Tensor = self.output(self.before_output(images))
+        return codes
+
+    def before_output(self, images: torch.Tensor) -> torch.Tensor:
+        """What the output space gets: of a `GaussianOutput` means and log-variances, (B, 2 m)."""
+        codes: torch.Tensor = self.encoder(self.normalize(images))
         return codes
 
 
-_BODIES = {"image": ("resnet",), "vector": ("mlp", "whitened-mlp")}
-_OUTPUTS = ("unbounded", "sphere", "box")
+_BODIES = {"image": ("resnet", "conv", "mlp-image"), "vector": ("mlp", "whitened-mlp")}
+_OUTPUTS = ("unbounded", "sphere", "box", "gaussian")
 #: The fields of each kind's description, and their types.
 _FIELDS: dict[str, dict[str, type]] = {
     "resnet": {"codes": int, "arch": str},
+    "conv": {"codes": int, "channels": int, "side": int},
+    "mlp-image": {"codes": int, "inputs": int, "hidden": int},
     "mlp": {"n": int, "codes": int},
     "whitened-mlp": {"n": int, "codes": int},
     "unbounded": {},
     "sphere": {"radius": float, "learned": bool},
     "box": {"n": int, "learned": bool},
+    "gaussian": {"n": int},
     "vector": {"encoder": dict, "output": dict},
     "image": {"mean": list, "std": list, "encoder": dict, "output": dict},
-    "mlp-decoder": {"codes": int, "outputs": int, "hidden": int},
 }
 #: Fields that can be left out.
 _OPTIONAL: dict[str, dict[str, type]] = {
@@ -88,11 +95,14 @@ _OPTIONAL: dict[str, dict[str, type]] = {
 }
 _SIMPLE: dict[str, type[Part]] = {
     "resnet": ResNetEncoder,
+    "conv": ConvEncoder,
+    "mlp-image": MLPImageEncoder,
     "mlp": MLPEncoder,
     "whitened-mlp": WhitenedMLP,
     "unbounded": UnboundedOutput,
     "sphere": SphereOutput,
     "box": BoxOutput,
+    "gaussian": GaussianOutput,
 }
 
 
@@ -112,9 +122,15 @@ def build(spec: Any) -> ImageEncoder | VectorEncoder:
         inner = _parse(fields[key], kinds)
         parts.append(_SIMPLE[inner.pop("kind")](**inner))
     encoder, output = parts
-    if output.spec.get("n", encoder.spec["codes"]) != encoder.spec["codes"]:
+    outputs = encoder.spec["codes"]
+    if output.spec["kind"] == "gaussian" and 2 * output.spec["n"] != outputs:
         raise UsageError(
-            f"an encoder of {encoder.spec['codes']} codes needs a box of as many dimensions, "
+            f"a Gaussian over {output.spec['n']} codes needs an encoder of twice as many outputs, "
+            f"found {outputs}"
+        )
+    if output.spec["kind"] == "box" and output.spec["n"] != outputs:
+        raise UsageError(
+            f"an encoder of {outputs} codes needs a box of as many dimensions, "
             f"found {output.spec['n']}"
         )
     if kind == "vector":
@@ -123,26 +139,12 @@ def build(spec: Any) -> ImageEncoder | VectorEncoder:
         if not all(isinstance(v, float) and math.isfinite(v) for v in fields[key]):
             raise UsageError(f"{key} must be three numbers, found {fields[key]!r:.100}")
     channels = encoder.spec.get("channels", COLORS)
-    if len(fields["mean"]) != channels:
+    if len(fields["mean"]) != channels and encoder.spec["kind"] != "mlp-image":
         raise UsageError(
             f"an encoder of images of {channels} channels needs a mean for each, found "
             f"{fields['mean']!r:.100}"
         )
     return ImageEncoder(fields["mean"], fields["std"], encoder, output)
-
-
-def build_decoder(spec: Any) -> MLPDecoder:
-    """Build the decoder that a description asks for, with new weights.
-
-    Args:
-        spec: the `spec` of an `MLPDecoder`.
-
-    Raises:
-        UsageError: the description does not fit.
-    """
-    fields = _parse(spec, ("mlp-decoder",))
-    del fields["kind"]
-    return MLPDecoder(**fields)
 
 
 def _parse(spec: Any, kinds: Sequence[str]) -> dict[str, Any]:

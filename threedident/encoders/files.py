@@ -15,17 +15,20 @@ from typing import Any, TypeVar
 
 import torch
 
-from threedident.encoders.decoders import MLPDecoder
-from threedident.encoders.encoder import ImageEncoder, VectorEncoder, build, build_decoder
+from threedident.encoders.decoders import ConvDecoder, MLPDecoder, build_decoder
+from threedident.encoders.encoder import ImageEncoder, VectorEncoder, build
 from threedident.encoders.part import Part
 from threedident.errors import DatasetError, UsageError
 from threedident.storage.atomic_files import replacing
 from threedident.storage.tensor_archives import check_archive, write_tensors
 
-FORMAT, DECODER_FORMAT = "3dident-encoder", "3dident-decoder"
+FORMAT = "3dident-encoder"
+DECODER_FORMAT = "3dident-decoder"
 FORMAT_VERSION = 1
 
-_Part = TypeVar("_Part", bound=Part)
+Encoder = ImageEncoder | VectorEncoder
+Decoder = ConvDecoder | MLPDecoder
+Network = TypeVar("Network", bound=Part)
 
 
 def save_encoder(path: str | Path, encoder: Part, about: Mapping[str, Any] | None = None) -> None:
@@ -40,10 +43,7 @@ def save_encoder(path: str | Path, encoder: Part, about: Mapping[str, Any] | Non
         UsageError: `encoder` or `about` cannot be written.
         DatasetError: the disk is full or cannot be written to.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise UsageError(
-            f"expected the path of a file, found {type(path).__name__}: save_encoder(path, encoder)"
-        )
+    _check_path(path, "save_encoder(path, encoder)")
     if not isinstance(encoder, ImageEncoder | VectorEncoder):
         raise UsageError(
             f"expected an ImageEncoder or a VectorEncoder, found {type(encoder).__name__}: only "
@@ -52,43 +52,31 @@ def save_encoder(path: str | Path, encoder: Part, about: Mapping[str, Any] | Non
         )
     with torch.device("meta"):  # only to see that it can be made again
         build(encoder.spec)
-    _save(path, encoder, about, FORMAT)
+    _write(Path(path), FORMAT, encoder, about)
 
 
-def save_decoder(
-    path: str | Path, decoder: MLPDecoder, about: Mapping[str, Any] | None = None
-) -> None:
+def save_decoder(path: str | Path, decoder: Part, about: Mapping[str, Any] | None = None) -> None:
     """Write a decoder's file, replacing it in one step.
 
     Args:
         path: the file.
-        decoder: the decoder.
+        decoder: a `ConvDecoder` or an `MLPDecoder`.
         about: facts about the decoder, as plain data for JSON.
 
     Raises:
-        UsageError: `about` cannot be written.
+        UsageError: `decoder` or `about` cannot be written.
         DatasetError: the disk is full or cannot be written to.
     """
-    _save(path, decoder, about, DECODER_FORMAT)
+    _check_path(path, "save_decoder(path, decoder)")
+    if not isinstance(decoder, ConvDecoder | MLPDecoder):
+        raise UsageError(
+            f"expected a ConvDecoder or an MLPDecoder, found {type(decoder).__name__}: only these "
+            "can be saved"
+        )
+    _write(Path(path), DECODER_FORMAT, decoder, about)
 
 
-def _save(path: str | Path, part: Part, about: Mapping[str, Any] | None, kind: str) -> None:
-    try:
-        known = json.loads(json.dumps(dict(about or {}), allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"about must be plain data for JSON: {error}") from error
-    content = {
-        "format": kind,
-        "format_version": FORMAT_VERSION,
-        "spec": part.spec,
-        "state": {name: value.detach().cpu() for name, value in part.state_dict().items()},
-        "about": known,
-    }
-    with replacing(Path(path)) as temporary:
-        write_tensors(temporary, content)
-
-
-def load_encoder(path: Path) -> ImageEncoder | VectorEncoder:
+def load_encoder(path: Path) -> Encoder:
     """Read an encoder from its file, on the CPU, in evaluation mode.
 
     Raises:
@@ -97,42 +85,87 @@ def load_encoder(path: Path) -> ImageEncoder | VectorEncoder:
     return read_encoder(path)[0]
 
 
-def read_encoder(path: Path) -> tuple[ImageEncoder | VectorEncoder, dict[str, Any]]:
+def read_encoder(path: Path) -> tuple[Encoder, dict[str, Any]]:
     """Read an encoder from its file, and the facts that the file holds about it.
 
     Raises:
         DatasetError: there is no such file, or it is damaged or another kind of file.
     """
-    return _read(path, "an encoder", FORMAT, build)
+    return _read(path, FORMAT, "encoder", build)
 
 
-def read_decoder(path: Path) -> tuple[MLPDecoder, dict[str, Any]]:
-    """Read a decoder from its file, on the CPU, and the facts that the file holds about it.
+def load_decoder(path: str | Path) -> Decoder:
+    """Read a decoder from its file, on the CPU, in evaluation mode.
+
+    Args:
+        path: the file, such as the `decoder.pt` of the run of an autoencoder.
 
     Raises:
         DatasetError: there is no such file, or it is damaged or another kind of file.
     """
-    return _read(path, "a decoder", DECODER_FORMAT, build_decoder)
+    return read_decoder(Path(path))[0]
+
+
+def read_decoder(path: Path) -> tuple[Decoder, dict[str, Any]]:
+    """Read a decoder from its file, and the facts that the file holds about it.
+
+    Raises:
+        DatasetError: there is no such file, or it is damaged or another kind of file.
+    """
+    return _read(path, DECODER_FORMAT, "decoder", build_decoder)
+
+
+def _check_path(path: Any, call: str) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise UsageError(f"expected the path of a file, found {type(path).__name__}: {call}")
+
+
+def _write(path: Path, form: str, network: Part, about: Mapping[str, Any] | None) -> None:
+    """Write a network's file."""
+    try:
+        known = json.loads(json.dumps(dict(about or {}), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"about must be plain data for JSON: {error}") from error
+    content = {
+        "format": form,
+        "format_version": FORMAT_VERSION,
+        "spec": network.spec,
+        "state": {name: value.detach().cpu() for name, value in network.state_dict().items()},
+        "about": known,
+    }
+    with replacing(path) as temporary:
+        write_tensors(temporary, content)
 
 
 def _read(
-    path: Path, what: str, kind: str, build_part: Callable[[Any], _Part]
-) -> tuple[_Part, dict[str, Any]]:
-    """Read an encoder or a decoder from its file, in evaluation mode."""
-    noun = what.rsplit(maxsplit=1)[-1]
+    path: Path, form: str, name: str, make: Callable[[Any], Network]
+) -> tuple[Network, dict[str, Any]]:
+    """Read a network and its facts.
+
+    Args:
+        path: the file.
+        form: the name of the format.
+        name: the kind of network for errors, such as encoder.
+        make: the function that makes the network that a description asks for.
+
+    Raises:
+        DatasetError: there is no such file, or it is damaged or another kind of file.
+    """
+    ours = f"{name} of this toolkit"
     try:
         check_archive(path)
     except FileNotFoundError:
         raise DatasetError(f"{path}: there is no such file") from None
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise DatasetError(f"{path} is no {noun} of this toolkit: {error}") from error
+        raise DatasetError(f"{path} is no {ours}: {error}") from error
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler's, the archive's and torch's own
         said = str(error).strip().splitlines() or [type(error).__name__]
-        raise DatasetError(f"cannot read {path} as {what}: {said[0]:.200}") from error
-    if not isinstance(content, dict) or content.get("format") != kind:
-        raise DatasetError(f"{path} is no {noun} of this toolkit (format {kind})")
+        article = "an" if name.startswith("e") else "a"
+        raise DatasetError(f"cannot read {path} as {article} {name}: {said[0]:.200}") from error
+    if not isinstance(content, dict) or content.get("format") != form:
+        raise DatasetError(f"{path} is no {ours} (format {form})")
     if content.get("format_version") != FORMAT_VERSION:
         raise DatasetError(
             f"{path} has format version {content.get('format_version')!r:.20}; this toolkit reads "
@@ -145,17 +178,17 @@ def _read(
         raise DatasetError(f"{path} is damaged: its weights are no tensors by name")
     try:
         with torch.device("meta"):  # nothing is allocated for what a file only declares
-            part = build_part(content.get("spec"))
-        for name, value in part.state_dict().items():
-            if name in state and state[name].dtype != value.dtype:
-                raise UsageError(f"{name} is {state[name].dtype}, expected {value.dtype}")
-        part.load_state_dict(state, assign=True)
+            network = make(content.get("spec"))
+        for weight, value in network.state_dict().items():
+            if weight in state and state[weight].dtype != value.dtype:
+                raise UsageError(f"{weight} is {state[weight].dtype}, expected {value.dtype}")
+        network.load_state_dict(state, assign=True)
     except (UsageError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise DatasetError(f"{path} is damaged: {reason:.300}") from error
-    if not all(v.isfinite().all() for v in part.state_dict().values() if v.is_floating_point()):
+    if not all(v.isfinite().all() for v in network.state_dict().values() if v.is_floating_point()):
         raise DatasetError(f"{path} is damaged: it has weights that are not finite")
-    return part.eval(), about
+    return network.eval(), about
 
 
 def _is_weight(item: tuple[Any, Any]) -> bool:

@@ -60,3 +60,28 @@ class BoxOutput(Part):
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
         """Codes in the box, (B, m)."""
         return torch.sigmoid(codes) * self.bound
+
+
+class GaussianOutput(Part):
+    """A Gaussian over the codes with independent dimensions, q(z | x), of which the mean is kept.
+
+    The network before it gives 2 m numbers: the m means, then the m logarithms of the variances.
+
+    Args:
+        n: the number of codes, m.
+    """
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        check_size("n", n)
+        self.spec = {"kind": "gaussian", "n": n}
+
+    def forward(self, parameters: torch.Tensor) -> torch.Tensor:
+        """The means (B, m) of Gaussians with parameters (B, 2 m): the codes that are scored."""
+        return split_gaussian(parameters)[0]
+
+
+def split_gaussian(parameters: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Split the parameters (B, 2 m) of Gaussians into means and log-variances, (B, m) each."""
+    mean, log_variance = parameters.chunk(2, dim=-1)
+    return mean, log_variance
