@@ -16,7 +16,7 @@ from threedident.distributions.spaces import Sphere
 from threedident.distributions.torch_sampler import seeded
 from threedident.encoders.files import Decoder
 
-_STRETCHED, _COMPARED = 1024, 4096  # latents of which Jacobians and distances are taken
+_STRETCHED, _COMPARED = 1024, 2048  # latents of which Jacobians and distances are taken
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +161,8 @@ def train_decoder(
     """Train a VAE, and return its decoder and what its last epoch was like.
 
     The loss is the binary cross-entropy, summed over pixels, plus `BETA` times the divergence of
-    the codes' posterior from the standard normal distribution. torch's global random numbers stay
-    as they are.
+    the codes' posterior from the standard normal distribution. It takes one thread, so that the
+    number of threads changes nothing, and leaves torch's global random numbers as they are.
 
     Args:
         images: the images, (N, d), with pixels in [0, 1]; N is at least `BATCH_SIZE`.
@@ -186,7 +187,7 @@ def train_decoder(
     generator = seeded(seed, 1)
     progress = None if quiet else Progress(f"VAE of {len(images):,} images", epochs, unit="epochs")
     record: dict[str, Any] = {}
-    with progress or contextlib.nullcontext():
+    with _one_thread(), progress or contextlib.nullcontext():
         for _ in range(epochs):
             order = torch.randperm(len(images), generator=generator)
             sums, batches = torch.zeros(1 + codes), len(images) // BATCH_SIZE
@@ -198,7 +199,7 @@ def train_decoder(
                 divergences = vae.gaussian_kl(mean, log_variance)
                 loss = errors.mean() + BETA * divergences.sum(1).mean()
                 optimizer.zero_grad()
-                loss.backward()
+                torch.autograd.backward(loss)
                 optimizer.step()
                 with torch.no_grad():
                     sums += torch.cat([errors.mean()[None], divergences.mean(0)]) / batches
@@ -209,6 +210,16 @@ def train_decoder(
     if not bool(sums.isfinite().all()):
         raise DatasetError("the VAE's loss is not finite: check that pixels lie in [0, 1]")
     return decoder.eval(), record
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def digest_of(decoder: Decoder) -> str:
