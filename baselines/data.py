@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
-from threedident.baselines.checks import check_images
+from threedident.baselines.checks import BY_NUMBER, check_images
 from threedident.baselines.experiment import Experiment
 from threedident.datasets.augmented_views import TwoViews
 from threedident.datasets.dataset import (
@@ -22,16 +22,20 @@ from threedident.datasets.dataset import (
     require_rendered,
 )
 from threedident.datasets.formats import count_shared_images
+from threedident.datasets.grid_pairs import GridPairs
 from threedident.datasets.groups import ImageGroups
+from threedident.datasets.indexed_pairs import IndexedPairs
 from threedident.datasets.latent_matcher import LatentMatcher, check_resampling
 from threedident.datasets.loader import Batch, BatchSource, EndlessBatches, PairLoader, Strided
 from threedident.datasets.matching_report import Spread
 from threedident.datasets.pairs import PositivePairs
 from threedident.datasets.papers import FORMS
+from threedident.datasets.sequence_pairs import SequencePairs, TablePairs
 from threedident.datasets.single_images import SingleImages
-from threedident.datasets.synthetic import Mixing, SyntheticPairs
+from threedident.datasets.synthetic import LatentMap, Mixing, SyntheticPairs
 from threedident.distributions import PairProcess, Uniform, check_matchable
-from threedident.distributions.spaces import Box
+from threedident.distributions.serialisation import space_as_dict
+from threedident.distributions.spaces import Box, Sphere
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._kinds import Kind, kinds_of_columns
@@ -54,7 +58,7 @@ class Problem:
     Attributes:
         n: the number of latents that count.
         source: the source of the training batches.
-        mixing: the network that makes synthetic observations; None for images.
+        mixing: the map that makes synthetic observations; None for images.
         images: the images to score on; None for synthetic observations.
         experiment: the experiment whose data these are.
         normalization: the mean and the std of the images; None for vectors.
@@ -65,7 +69,7 @@ class Problem:
 
     n: int
     source: BatchSource
-    mixing: Mixing | None
+    mixing: LatentMap | None
     images: ImageDataset | None
     experiment: Experiment
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None
@@ -88,7 +92,7 @@ class Problem:
             return self.images.factors[numbers], self.images.images(numbers)
         assert self.mixing is not None and self.experiment.data.space is not None
         generator = seeded(
-            self.experiment.training.seed, _SCORED, number, device=self.mixing.weights.device
+            self.experiment.training.seed, _SCORED, number, device=self.mixing.device
         )
         z = self.experiment.data.marginal.marginal(
             self.experiment.data.space, count, generator=generator
@@ -139,6 +143,7 @@ def make_problem(
     test: Path | None,
     batch_size: int,
     device: torch.device,
+    decoder: Path | None = None,
 ) -> Problem:
     """Open the data of an experiment.
 
@@ -148,13 +153,14 @@ def make_problem(
         test: the images that scores are taken on; None: those of `data`.
         batch_size: the number of pairs in a batch of one process.
         device: the device that makes synthetic observations.
+        decoder: the file of the decoder, where observations are decoded images.
 
     Raises:
         UsageError: the data do not fit the experiment.
         DatasetError: they cannot be read.
     """
     if experiment.data.observations == "synthetic":
-        return _synthetic(experiment, batch_size, device)
+        return _synthetic(experiment, batch_size, device, decoder)
     if data is None:
         raise UsageError(f"{experiment.name} is trained on images: say which by --data DIR")
     return _images(experiment, data, test, batch_size, pin_memory=device.type == "cuda")
@@ -166,7 +172,7 @@ class _Matched:
     def __init__(
         self,
         experiment: Experiment,
-        mixing: Mixing,
+        mixing: LatentMap,
         batch_size: int,
         seed: int,
         latents: torch.Tensor,
@@ -187,7 +193,7 @@ class _Matched:
         if match == "resample":  # anew for each batch, it would take hours
             generator = seeded(experiment.training.seed, _LATENTS, 1)
             self._partners = self._matcher.partners(self._process, _PARTNERS, generator)
-        self._device = mixing.weights.device
+        self._device = mixing.device
         self._z = latents.to(self._device)
         with torch.no_grad():
             self._x = mixing(self._z)
@@ -209,7 +215,7 @@ class _Synthetic:
 
     batches = None
 
-    def __init__(self, experiment: Experiment, mixing: Mixing, batch_size: int) -> None:
+    def __init__(self, experiment: Experiment, mixing: LatentMap, batch_size: int) -> None:
         self._data, self._mixing, self._size = experiment.data, mixing, batch_size
         # What trains on another run sees other pairs than that has seen.
         self._seed = experiment.training.seed + (_CONTINUED if experiment.start else 0)
@@ -230,7 +236,7 @@ class _Synthetic:
         ]
 
     def batch(self, epoch: int, number: int) -> Batch:
-        device = self._mixing.weights.device
+        device = self._mixing.device
         space = self._data.space
         assert space is not None
         if self._supervised:
@@ -252,26 +258,43 @@ class _Synthetic:
         return Batch(latents, observations)
 
 
-def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) -> Problem:
-    data, training = experiment.data, experiment.training
+def _synthetic(
+    experiment: Experiment, batch_size: int, device: torch.device, decoder: Path | None
+) -> Problem:
+    data = experiment.data
     assert data.space is not None
-    mixing = Mixing(
-        data.space.n,
-        layers=data.mixing_layers,
-        trials=data.mixing_trials,
-        seed=training.seed if data.mixing_seed is None else data.mixing_seed,
-        device=device,
-    )
-    about: dict[str, Any] = {
-        "observations": "synthetic",
-        "condition_numbers": [round(c, 4) for c in mixing.condition_numbers],
-    }
+    mixing, about = _make_mixing(experiment, device, decoder)
+    about = {"observations": "synthetic", **about}
     source = _Synthetic(experiment, mixing, batch_size)
     if isinstance(data.space, Box) and len(experiment.processes) == 1:
         about["pairs"] = _measure_pairs(source, batch_size)
     return Problem(
         data.space.n, source, mixing, None, experiment, None, about, experiment.processes
     )
+
+
+def _make_mixing(
+    experiment: Experiment, device: torch.device, decoder: Path | None
+) -> tuple[LatentMap, dict[str, Any]]:
+    """Make the map from latents to observations, and a record of it."""
+    data, seed = experiment.data, experiment.training.seed
+    assert data.space is not None
+    if data.mixing == "decoder":
+        from threedident.baselines.training.decoder import open_mixing
+
+        if decoder is None:
+            raise UsageError(f"{experiment.name} needs the file of a decoder, see prepare_decoder")
+        assert isinstance(data.space, Sphere)
+        mixing, about = open_mixing(decoder, data.space, device)
+        return mixing, {"decoder": about}
+    network = Mixing(
+        data.space.n,
+        layers=data.mixing_layers,
+        trials=data.mixing_trials,
+        seed=seed if data.mixing_seed is None else data.mixing_seed,
+        device=device,
+    )
+    return network, {"condition_numbers": [round(c, 4) for c in network.condition_numbers]}
 
 
 def _measure_pairs(source: _Synthetic, batch_size: int) -> dict[str, float]:
@@ -315,6 +338,8 @@ def _images(
             seed=training.seed,
             pin_memory=pin_memory,
         )
+    elif wanted.pairs in BY_NUMBER:
+        source = _pairs_by_number(experiment, dataset, batch_size, pin_memory=pin_memory)
     elif wanted.pairs == "views":
         source = TwoViews(dataset, batch_size=batch_size, seed=training.seed)
     else:
@@ -354,11 +379,37 @@ def _images(
     processes = experiment.processes
     if manifest is not None and manifest.pair_process is not None:
         processes = (manifest.pair_process,)
+    if isinstance(source, GridPairs):
+        processes = (source.process,)
+    if wanted.pairs in BY_NUMBER:
+        about["images_in_a_batch"] = 2 * training.batch_size
+        about["processes"] = [
+            {"space": space_as_dict(each.space), "conditional": each.conditional.as_dict()}
+            for each in processes
+        ]
     normalization = (dataset.mean, dataset.std)
     notes = _notes(dataset, scored)
     return Problem(
         n, source, None, scored, experiment, normalization, about, processes, tuple(notes)
     )
+
+
+def _pairs_by_number(
+    experiment: Experiment, dataset: ImageDataset, batch_size: int, *, pin_memory: bool
+) -> IndexedPairs:
+    """The pairs of a grid, of sequences, or of a table."""
+    wanted = experiment.data
+    seed = experiment.training.seed
+    if wanted.pairs == "grid":
+        assert wanted.conditional is not None
+        return GridPairs(
+            dataset, wanted.conditional, batch_size=batch_size, seed=seed, pin_memory=pin_memory
+        )
+    if wanted.pairs == "sequence":
+        return SequencePairs(
+            dataset, wanted.max_gap, batch_size=batch_size, seed=seed, pin_memory=pin_memory
+        )
+    return TablePairs(dataset, batch_size=batch_size, seed=seed, pin_memory=pin_memory)
 
 
 def _notes(dataset: ImageDataset, scored: ImageDataset) -> list[str]:

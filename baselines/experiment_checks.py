@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from threedident.distributions import PairProcess
+from threedident.distributions import Additive, PairProcess, Uniform
 from threedident.distributions.spaces import Box, Sphere
 from threedident.errors import UsageError
 
 if TYPE_CHECKING:
-    from threedident.baselines.experiment import Experiment, Loss, Training
+    from threedident.baselines.experiment import Data, Experiment, Loss, Training
 
 OBSERVATIONS = ("synthetic", "images")
-PAIRS = ("matched", "rendered", "groups", "views", "none")
+MIXINGS = ("network", "decoder")
+PAIRS = ("matched", "rendered", "groups", "views", "grid", "sequence", "table", "none")
 BODIES = ("mlp", "resnet18", "resnet34", "resnet50", "conv", "mlp-image")
 OUTPUTS = ("unbounded", "box", "sphere")
 #: Losses that train a decoder as well.
@@ -23,6 +24,8 @@ OPTIMIZERS = ("adam", "muon")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 #: The channels of a published ResNet's first layer.
 PUBLISHED_WIDTH = 64
+#: The number of times that the published VAE of digits saw its images.
+PUBLISHED_EPOCHS = 50
 #: The sides of the images that the convolutional encoder takes, as `threedident.encoders.conv` has
 #: them; that needs torch.
 CONV_SIDES = (64, 32)
@@ -48,6 +51,7 @@ def check_experiment(e: Experiment) -> None:
     _check_encoder(e)
     _check_data(e)
     _check_latents(e)
+    _check_mixing(e.data)
     if e.supervised:
         _check_targets(e)
     if e.reconstructs:
@@ -58,6 +62,7 @@ def _check_choices(e: Experiment) -> None:
     data, encoder, loss, training = e.data, e.encoder, e.loss, e.training
     for value, choices, name in (
         (data.observations, OBSERVATIONS, "data.observations"),
+        (data.mixing, MIXINGS, "data.mixing"),
         (data.pairs, PAIRS, "data.pairs"),
         (data.match, ("nearest", "resample"), "data.match"),
         (encoder.body, BODIES, "encoder.body"),
@@ -179,6 +184,8 @@ def _check_data(e: Experiment) -> None:
     paired = bool(data.conditional or data.conditionals)
     if data.observations == "images":
         _check_images(e)
+    elif data.pairs in ("grid", "sequence", "table"):
+        raise UsageError(f"data.pairs = {data.pairs!r} is for images, and has no place here")
     elif data.space is None:
         raise UsageError("synthetic observations need data.space")
     elif not (paired or e.supervised):
@@ -220,6 +227,34 @@ def _check_start(loss: Loss, training: Training) -> None:
         raise UsageError(
             "training.optimizer = 'muon' does not go with 16-mixed, whose scaled gradients it "
             "does not see: set training.precision=bf16-mixed"
+        )
+
+
+def _check_mixing(data: Data) -> None:
+    """Refuse a decoder that nothing would be decoded by, and latents that do not fit it."""
+    if data.mixing == "network":
+        if data.decoder or data.decoder_epochs != PUBLISHED_EPOCHS:
+            raise UsageError(
+                "data.decoder and data.decoder_epochs go with data.mixing = 'decoder': set that "
+                f"too, or leave them out, found {data.decoder!r:.100} and {data.decoder_epochs}"
+            )
+        return
+    if data.observations != "synthetic" or not isinstance(data.space, Sphere):
+        raise UsageError(
+            "data.mixing = 'decoder' makes synthetic observations of latents on a sphere, found "
+            f"data.observations = {data.observations!r} and data.space = {data.space}"
+        )
+    if not data.decoder:
+        raise UsageError(
+            "data.mixing = 'decoder' needs data.decoder: the path of a dataset of small images; "
+            "sklearn:digits, which scikit-learn brings; or the run of an autoencoder"
+        )
+    if data.decoder_epochs < 1:
+        raise UsageError(f"data.decoder_epochs must be at least 1, found {data.decoder_epochs}")
+    if (data.mixing_layers, data.mixing_trials) != (3, 25_000):
+        raise UsageError(
+            "data.mixing_layers and data.mixing_trials are those of a network: leave them out "
+            f"where data.mixing = 'decoder', found {data.mixing_layers} and {data.mixing_trials}"
         )
 
 
@@ -301,12 +336,15 @@ def _check_images(e: Experiment) -> None:
     data = e.data
     if data.hard_negatives or data.conditionals:
         raise UsageError("hard negatives and ensembles are for synthetic observations")
-    needed, possible = data.pairs == "matched", data.pairs in ("matched", "rendered")
+    needed = data.pairs in ("matched", "grid")
+    possible = needed or data.pairs == "rendered"
     if (needed and data.conditional is None) or (data.conditional is not None and not possible):
         raise UsageError(
-            "data.conditional is needed for matched pairs, can be stated of rendered ones, and has "
-            f"no place elsewhere, found data.pairs = {data.pairs!r} and {data.conditional}"
+            "data.conditional is needed for matched pairs and those of a grid, can be stated of "
+            "rendered ones, and has no place elsewhere, found data.pairs = "
+            f"{data.pairs!r} and {data.conditional}"
         )
+    _check_other_pairs(e)
     single = data.pairs == "none"
     if e.supervised != single and not (single and e.reconstructs):
         raise UsageError(
@@ -315,3 +353,26 @@ def _check_images(e: Experiment) -> None:
         )
     if data.space is not None and not isinstance(data.space, Box | Sphere):
         raise UsageError(f"data.space of images must be a box, found {data.space}")
+
+
+def _check_other_pairs(e: Experiment) -> None:
+    """Refuse fields that pairs of a grid, a sequence or a table have no use for."""
+    data = e.data
+    if data.max_gap < 1 or (data.max_gap > 1 and data.pairs != "sequence"):
+        raise UsageError(
+            "data.max_gap is the largest number of frames between two of a sequence, at least 1: "
+            f"it goes with data.pairs = 'sequence', found {data.max_gap} and {data.pairs!r}"
+        )
+    if data.pairs not in ("grid", "sequence", "table"):
+        return
+    if data.space is not None or data.marginal != Uniform():
+        raise UsageError(
+            f"data.pairs = {data.pairs!r} takes its images in turn: leave out data.space and "
+            f"data.marginal, found {data.space} and {data.marginal}"
+        )
+    if isinstance(data.conditional, Additive):
+        raise UsageError(
+            f"data.pairs = 'grid' needs a transition between discrete factors: set "
+            'data.conditional to { name = "discrete-laplace" } or { name = "uniform-factors" '
+            f"}}, found {data.conditional}"
+        )

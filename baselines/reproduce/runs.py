@@ -13,11 +13,19 @@ from threedident.baselines.checks import check_device_name, check_devices
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.reproduce.blocks import score_blocks
 from threedident.baselines.reproduce.comparison import write_comparison
-from threedident.baselines.reproduce.images import CLAIM, Images, describe_images, read_images_of
+from threedident.baselines.reproduce.images import (
+    CLAIM,
+    Images,
+    check_given,
+    describe_images,
+    read_images_of,
+)
 from threedident.baselines.reproduce.observations import score_observations
 from threedident.baselines.reproduce.outcomes import collect
+from threedident.baselines.reproduce.readouts import score_readout
+from threedident.baselines.reproduce.run_scores import score_run
 from threedident.baselines.reproduce.scales import Scale, changes_of, find_scale
-from threedident.baselines.reproduce.studies import TEST, TRAIN, Row, Study, find_study
+from threedident.baselines.reproduce.studies import Row, Study, find_study
 from threedident.baselines.reproduce.untrained import begin_untrained
 from threedident.baselines.training.run_folder import RESULT, read_result
 from threedident.errors import UsageError
@@ -91,14 +99,23 @@ def reproduce(
     ]
     for run in runs:
         check_devices(run.experiment, devices, device)
+    given: dict[str, Path | None] = dict(zip(study.given, (data, test), strict=True))
+    if study.kind == "papers":
+        given = {
+            each.name: data and data.with_name(data.name + each.variant)
+            for each in study.image_sets
+        }
+        for each in study.image_sets:
+            check_given(each, data, draws=cut.draws)
     for path in filter(None, (data, test)):
         describe_images(path)  # so that nothing is written where they cannot be read
     _claim(out, study, scale)
     images = Images(
         out,
         out / "data" if datasets is None else datasets,
-        {TRAIN: data, TEST: test},
+        given,
         cut.rendering_of(study),
+        draws=cut.draws,
         quiet=quiet,
     )
     if not quiet:
@@ -122,6 +139,8 @@ def reproduce(
             assert train_on is not None
             begin_untrained(run.experiment, run.folder, train_on, score_on)
         else:
+            if train is None and run.experiment.data.mixing == "decoder" and not finished:
+                _share_decoder(run, out, quiet=quiet)
             (train or _trainer())(
                 run.experiment,
                 run.folder,
@@ -134,6 +153,10 @@ def reproduce(
             )
         if study.kind == "views" and score_on is not None:
             score_blocks(run.folder, score_on)
+        if study.kind == "papers" and train_on is not None:
+            score_run(run.folder, train_on, study.metrics, cut.scoring)
+        if study.kind == "readout" and score_on is not None:
+            score_readout(run.folder, score_on, quiet=quiet)
         images.record()
         if not finished:
             _compare(study, scale, out)
@@ -166,8 +189,16 @@ def _check_images(
         if any(path is not None for path in (data, test, datasets)):
             raise UsageError(f"{study.name} makes its own observations: leave out the datasets")
         return
-    used = {each.name for row in study.rows for each in (row.train_on, row.score_on) if each}
-    if (data is not None and TRAIN not in used) or (test is not None and TEST not in used):
+    if study.kind == "papers":
+        if test is not None or datasets is not None:
+            raise UsageError(
+                f"{study.name} is scored on the images that it is trained on, as published: leave "
+                "out --test and --datasets, and say by --data where the dataset lies"
+            )
+        return
+    used = {each.name for each in study.image_sets}
+    train_on, score_on = study.given
+    if (data is not None and train_on not in used) or (test is not None and score_on not in used):
         raise UsageError(
             f"{study.name} compares datasets of its own: leave out --data and --test, or say where "
             "they lie by --datasets"
@@ -196,6 +227,13 @@ def _trainer() -> Trainer:
     from threedident.baselines.training.loop import train
 
     return train
+
+
+def _share_decoder(run: _Run, out: Path, *, quiet: bool) -> None:
+    """Give a run the decoder that all rows share; imports torch."""
+    from threedident.baselines.training.decoder import share_decoder
+
+    share_decoder(run.experiment, out, run.folder, quiet=quiet)
 
 
 def _estimate(runs: Sequence[_Run]) -> str:

@@ -21,7 +21,7 @@ from threedident.baselines.training.trainer import Trainer
 from threedident.distributions import ProjectedNormal
 from threedident.encoders import ImageEncoder
 from threedident.evaluate.assumptions import check_assumptions
-from threedident.evaluate.metrics import linear_r2, mcc
+from threedident.evaluate.metrics import MetricResult, linear_r2, mcc
 from threedident.evaluate.metrics._kinds import Kind
 
 _BATCH_STATISTICS = 512  # images to a batch of the published scores
@@ -132,7 +132,7 @@ class Measurements:
         r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds, kinds=kinds)
         self.scores = {
             "linear_r2": r2.value,
-            "mcc": mcc(_numbers_alone(z, kinds).numpy(), codes.numpy()).value,
+            "mcc": math.nan if (result := _mcc(z, codes, kinds)) is None else result.value,
             "isometry": isometry(codes, z),
             "scale": learned_scale(codes, z),
         }
@@ -271,12 +271,14 @@ class Measurements:
         return loss if math.isfinite(loss) else None
 
 
-def _numbers_alone(z: torch.Tensor, kinds: Sequence[Kind] | None) -> torch.Tensor:
-    """Factors with all that are no numbers held constant, which MCC leaves out."""
-    if kinds is None:
-        return z
-    numbers = torch.tensor([kind.name == "continuous" for kind in kinds])
-    return torch.where(numbers, z, 0.0)
+def _mcc(z: torch.Tensor, codes: torch.Tensor, kinds: Sequence[Kind] | None) -> MetricResult | None:
+    """MCC of the factors that are numbers, the others held constant; None where there are none."""
+    if kinds is not None:
+        numbers = torch.tensor([kind.name == "continuous" for kind in kinds])
+        if not numbers.any():  # of digits, say, whose one factor is the class
+            return None
+        z = torch.where(numbers, z, 0.0)
+    return mcc(z.numpy(), codes.numpy())
 
 
 def _score_codes(
@@ -288,9 +290,11 @@ def _score_codes(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Score R2 and MCC of codes, and of every factor, under names with a suffix."""
     r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds, kinds=kinds)
-    correlation = mcc(_numbers_alone(z, kinds).numpy(), codes.numpy())
     assert r2.per_factor is not None
     per_factor = {f"linear_r2{suffix}": r2.per_factor.tolist()}
+    correlation = _mcc(z, codes, kinds)
+    if correlation is None:
+        return {f"linear_r2{suffix}": r2.value}, per_factor
     if correlation.per_factor is not None:
         per_factor[f"mcc{suffix}"] = correlation.per_factor.tolist()
     return {f"linear_r2{suffix}": r2.value, f"mcc{suffix}": correlation.value}, per_factor
