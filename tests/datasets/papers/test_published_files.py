@@ -434,3 +434,14 @@ def test_writers_take_as_many_images_as_there_are_points(tmp_path):
         mpi3d.write(tmp_path / "x.npz", noise(7, 8, 8, 3), (2,) * 7)
     with pytest.raises(UsageError, match="no split 'val'"):
         digits.write(tmp_path, {"val": noise(7, 8, 8)}, {"val": noise(7)})
+
+
+def test_several_threads_read_a_stream_into_memory(tmp_path, monkeypatch):
+    from threedident.datasets import dataset
+
+    monkeypatch.setattr(image_arrays, "free_memory", lambda: 1000)
+    monkeypatch.setattr(mpi3d, "PIECE", 8 * SIDE * SIDE * 3)
+    monkeypatch.setattr(dataset, "_READ_AT_ONCE", 5)
+    images = dataset.ImageDataset(paper_files.write_mpi3d(tmp_path), cache="ram")
+    whole = noise(int(np.prod(paper_files.MPI3D)), SIDE, SIDE, 3)
+    assert np.array_equal(images.images(range(len(whole))).permute(0, 2, 3, 1).numpy(), whole)
