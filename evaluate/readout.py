@@ -42,7 +42,7 @@ FORMAT, FORMAT_VERSION = "3dident-readout", 1
 IMAGES, BOOTSTRAP = 4096, 200
 
 _NEED_COLOUR = ("greyscale", "hue", "saturation")
-_LEAST = 40
+_LEAST = 20
 _CLASS = "class"
 
 Float32 = npt.NDArray[np.float32]

@@ -124,10 +124,10 @@ def test_what_does_not_fit_is_refused(images: Path, tmp_path: Path) -> None:
     encoder = colours_encoder()
     with pytest.raises(UsageError, match="unknown augmentation 'rotation'"):
         read_out(encoder, images, only=["rotation"])
-    with pytest.raises(UsageError, match="expected images >= 40"):
+    with pytest.raises(UsageError, match="expected images >= 20"):
         read_out(encoder, images, images=10)
     image_folder.write(tmp_path / "few", np.zeros((4, SIDE, SIDE, 3), np.uint8), ["a", "b"] * 2)
-    with pytest.raises(UsageError, match="holds 4 images: expected at least 40"):
+    with pytest.raises(UsageError, match="holds 4 images: expected at least 20"):
         read_out(encoder, tmp_path / "few")
     grey = ImageEncoder((0.0,), (1.0,), MLPImageEncoder(2, SIDE * SIDE, 4), UnboundedOutput())
     with pytest.raises(UsageError, match="takes images of 1 channels"):
