@@ -11,9 +11,14 @@ from typing import Any
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.experiment_checks import CONV_SIDES
 from threedident.baselines.training import run_folder
-from threedident.datasets.formats import ImageSource, open_dataset
-from threedident.datasets.formats.grouping import grouping
-from threedident.distributions import Distribution
+from threedident.datasets.formats import ImageSource, Source, open_dataset
+from threedident.datasets.formats.grouping import (
+    advise_pairs,
+    count_pairs,
+    grouping,
+    require_grid,
+)
+from threedident.distributions import Distribution, PairProcess
 from threedident.errors import UsageError
 from threedident.storage.directory import default_out
 
@@ -22,6 +27,8 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 DATA = default_out()
 
 _LEAST_SCORED = 16
+#: The pairs that are chosen by the numbers of their images, of any dataset that has them.
+BY_NUMBER = ("grid", "sequence", "table")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +88,11 @@ def make_plan(
     what = experiment.name + (f" ({experiment.title})" if experiment.title else "")
     size = f"{training.steps:,} steps of {training.batch_size:,}"
     lines = [f"training {what}: {size}, seed {training.seed}"]
+    if experiment.data.pairs in BY_NUMBER:
+        lines.append(
+            f"a batch of {training.batch_size:,} pairs is {2 * training.batch_size:,} images, "
+            "which is how papers on these data count"
+        )
     if synthetic:
         lines.append("trained on synthetic observations, scored on fresh ones")
     else:
@@ -153,6 +165,7 @@ def check_images(
             f"{data.shape[0]} x {data.shape[1]}: set encoder.body=resnet18, or name images of that "
             "size"
         )
+    _check_pairs(experiment, data, names[0])
     _check_groups(experiment, data, names[0])
     paired = data.manifest is not None and data.manifest.pair_process is not None
     if paired != (wanted.pairs == "rendered") and wanted.pairs in ("matched", "rendered"):
@@ -169,6 +182,8 @@ def check_images(
     count = len(data) // 2 if paired else len(data)
     if wanted.pairs == "groups":
         paired, count = True, _count_groups(data)
+    elif wanted.pairs in BY_NUMBER:
+        paired, count = True, count_pairs(data, wanted.pairs)
     if training.batch_size > count:
         raise UsageError(
             f"a batch of {training.batch_size} does not fit {names[0]}, which holds {count} "
@@ -179,6 +194,21 @@ def check_images(
             f"{names[1]} holds {len(test)} images, expected at least {_LEAST_SCORED} to score "
             "on: render more, or name another by --test"
         )
+
+
+def _check_pairs(experiment: Experiment, data: ImageSource, name: Any) -> None:
+    """Refuse images of another kind than the pairs that are trained on."""
+    pairs, conditional = experiment.data.pairs, experiment.data.conditional
+    if pairs in ("matched", "rendered", "groups") and not isinstance(data, Source):
+        raise UsageError(
+            f"{experiment.name} has data.pairs = {pairs!r}, which is for datasets of 3DIdent, and "
+            f"{name} has the factors {', '.join(data.factor_names)}: {advise_pairs(data)}"
+        )
+    if pairs in BY_NUMBER:
+        count_pairs(data, pairs)  # refuses a dataset that has none
+    if pairs == "grid":
+        assert conditional is not None
+        PairProcess(require_grid(data), conditional)  # refuses what is no transition on it
 
 
 def _check_groups(experiment: Experiment, data: ImageSource, name: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import data as torch_data
 
-from threedident.baselines.checks import check_images
+from threedident.baselines.checks import BY_NUMBER, check_images
 from threedident.baselines.experiment import Experiment
 from threedident.datasets.augmented_views import TwoViews
 from threedident.datasets.dataset import (
@@ -22,15 +22,19 @@ from threedident.datasets.dataset import (
     require_rendered,
 )
 from threedident.datasets.formats import count_shared_images
+from threedident.datasets.grid_pairs import GridPairs
 from threedident.datasets.groups import ImageGroups
+from threedident.datasets.indexed_pairs import IndexedPairs
 from threedident.datasets.latent_matcher import LatentMatcher, check_resampling
 from threedident.datasets.loader import Batch, BatchSource, EndlessBatches, PairLoader, Strided
 from threedident.datasets.matching_report import Spread
 from threedident.datasets.pairs import PositivePairs
 from threedident.datasets.papers import FORMS
+from threedident.datasets.sequence_pairs import SequencePairs, TablePairs
 from threedident.datasets.single_images import SingleImages
 from threedident.datasets.synthetic import LatentMap, Mixing, SyntheticPairs
 from threedident.distributions import PairProcess, Uniform, check_matchable
+from threedident.distributions.serialisation import space_as_dict
 from threedident.distributions.spaces import Box, Sphere
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
@@ -334,6 +338,8 @@ def _images(
             seed=training.seed,
             pin_memory=pin_memory,
         )
+    elif wanted.pairs in BY_NUMBER:
+        source = _pairs_by_number(experiment, dataset, batch_size, pin_memory=pin_memory)
     elif wanted.pairs == "views":
         source = TwoViews(dataset, batch_size=batch_size, seed=training.seed)
     else:
@@ -373,11 +379,37 @@ def _images(
     processes = experiment.processes
     if manifest is not None and manifest.pair_process is not None:
         processes = (manifest.pair_process,)
+    if isinstance(source, GridPairs):
+        processes = (source.process,)
+    if wanted.pairs in BY_NUMBER:
+        about["images_in_a_batch"] = 2 * training.batch_size
+        about["processes"] = [
+            {"space": space_as_dict(each.space), "conditional": each.conditional.as_dict()}
+            for each in processes
+        ]
     normalization = (dataset.mean, dataset.std)
     notes = _notes(dataset, scored)
     return Problem(
         n, source, None, scored, experiment, normalization, about, processes, tuple(notes)
     )
+
+
+def _pairs_by_number(
+    experiment: Experiment, dataset: ImageDataset, batch_size: int, *, pin_memory: bool
+) -> IndexedPairs:
+    """The pairs of a grid, of sequences, or of a table."""
+    wanted = experiment.data
+    seed = experiment.training.seed
+    if wanted.pairs == "grid":
+        assert wanted.conditional is not None
+        return GridPairs(
+            dataset, wanted.conditional, batch_size=batch_size, seed=seed, pin_memory=pin_memory
+        )
+    if wanted.pairs == "sequence":
+        return SequencePairs(
+            dataset, wanted.max_gap, batch_size=batch_size, seed=seed, pin_memory=pin_memory
+        )
+    return TablePairs(dataset, batch_size=batch_size, seed=seed, pin_memory=pin_memory)
 
 
 def _notes(dataset: ImageDataset, scored: ImageDataset) -> list[str]:

@@ -53,8 +53,10 @@ class Data:
         hard_count: the number of hard negatives of an anchor.
         pairs: the way that images come in pairs: matched (to drawn latents), rendered (in pairs),
             groups (two images of a causal model that belong together: views, counterfactuals,
-            frames t and t + 1 of a sequence), views (two augmentations of an image) or none.
-            Synthetic pairs are exact.
+            frames t and t + 1 of a sequence), views (two augmentations of an image), grid (exact
+            pairs of a dataset on a grid, whose transition is `conditional`), sequence (frames of
+            a sequence), table (pairs that the dataset names) or none. Synthetic pairs are exact.
+        max_gap: the largest number of frames from one image of a pair to the other, in a sequence.
         match: the way of matching, nearest or resample; see `LatentMatcher`.
         latents: the number of synthetic latents, drawn once, that pairs are matched to as they are
             to images; 0: all are drawn afresh, in exact pairs.
@@ -77,6 +79,7 @@ class Data:
     hard_negatives: Distribution | None = None
     hard_count: int = 3
     pairs: str = "matched"
+    max_gap: int = 1
     match: str = "nearest"
     latents: int = 0
     factors: tuple[str, ...] = ()
@@ -260,6 +263,8 @@ class Experiment:
             () if self.data.conditional is None else (self.data.conditional,)
         )
         space = self.data.space
+        if self.data.pairs == "grid":  # which the dataset has
+            return ()
         if space is None:
             if self.data.observations != "images":
                 return ()

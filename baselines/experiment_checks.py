@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from threedident.distributions import PairProcess
+from threedident.distributions import Additive, PairProcess, Uniform
 from threedident.distributions.spaces import Box, Sphere
 from threedident.errors import UsageError
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 OBSERVATIONS = ("synthetic", "images")
 MIXINGS = ("network", "decoder")
-PAIRS = ("matched", "rendered", "groups", "views", "none")
+PAIRS = ("matched", "rendered", "groups", "views", "grid", "sequence", "table", "none")
 BODIES = ("mlp", "resnet18", "resnet34", "resnet50", "conv", "mlp-image")
 OUTPUTS = ("unbounded", "box", "sphere")
 #: Losses that train a decoder as well.
@@ -184,6 +184,8 @@ def _check_data(e: Experiment) -> None:
     paired = bool(data.conditional or data.conditionals)
     if data.observations == "images":
         _check_images(e)
+    elif data.pairs in ("grid", "sequence", "table"):
+        raise UsageError(f"data.pairs = {data.pairs!r} is for images, and has no place here")
     elif data.space is None:
         raise UsageError("synthetic observations need data.space")
     elif not (paired or e.supervised):
@@ -334,12 +336,15 @@ def _check_images(e: Experiment) -> None:
     data = e.data
     if data.hard_negatives or data.conditionals:
         raise UsageError("hard negatives and ensembles are for synthetic observations")
-    needed, possible = data.pairs == "matched", data.pairs in ("matched", "rendered")
+    needed = data.pairs in ("matched", "grid")
+    possible = needed or data.pairs == "rendered"
     if (needed and data.conditional is None) or (data.conditional is not None and not possible):
         raise UsageError(
-            "data.conditional is needed for matched pairs, can be stated of rendered ones, and has "
-            f"no place elsewhere, found data.pairs = {data.pairs!r} and {data.conditional}"
+            "data.conditional is needed for matched pairs and those of a grid, can be stated of "
+            "rendered ones, and has no place elsewhere, found data.pairs = "
+            f"{data.pairs!r} and {data.conditional}"
         )
+    _check_other_pairs(e)
     single = data.pairs == "none"
     if e.supervised != single and not (single and e.reconstructs):
         raise UsageError(
@@ -348,3 +353,26 @@ def _check_images(e: Experiment) -> None:
         )
     if data.space is not None and not isinstance(data.space, Box | Sphere):
         raise UsageError(f"data.space of images must be a box, found {data.space}")
+
+
+def _check_other_pairs(e: Experiment) -> None:
+    """Refuse fields that pairs of a grid, a sequence or a table have no use for."""
+    data = e.data
+    if data.max_gap < 1 or (data.max_gap > 1 and data.pairs != "sequence"):
+        raise UsageError(
+            "data.max_gap is the largest number of frames between two of a sequence, at least 1: "
+            f"it goes with data.pairs = 'sequence', found {data.max_gap} and {data.pairs!r}"
+        )
+    if data.pairs not in ("grid", "sequence", "table"):
+        return
+    if data.space is not None or data.marginal != Uniform():
+        raise UsageError(
+            f"data.pairs = {data.pairs!r} takes its images in turn: leave out data.space and "
+            f"data.marginal, found {data.space} and {data.marginal}"
+        )
+    if isinstance(data.conditional, Additive):
+        raise UsageError(
+            f"data.pairs = 'grid' needs a transition between discrete factors: set "
+            'data.conditional to { name = "discrete-laplace" } or { name = "uniform-factors" '
+            f"}}, found {data.conditional}"
+        )

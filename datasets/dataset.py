@@ -386,6 +386,23 @@ def open_images(
     return kind(root, factors=factors, cache=cache)
 
 
+def images_of(source: ImageSource, factors: str | Iterable[str] | None = None) -> ImageDataset:
+    """Take files that are open, of any factors, as a dataset.
+
+    Args:
+        source: the files.
+        factors: the names of factors, which choose and order the columns; None: all.
+
+    Raises:
+        UsageError: there is no such factor.
+    """
+    dataset = ImageDataset.__new__(ImageDataset)
+    dataset._open(source, source.root, None, None, factors)
+    dataset._target = dataset.factors
+    dataset._keep(None)
+    return dataset
+
+
 def position(index: Any, count: int, what: str, owner: str) -> int:
     """The position in [0, count) of an index that may count from the end.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from threedident.datasets.dataset import ImageDataset
-from threedident.datasets.formats.source import ImageSource
+from threedident.datasets.formats.grouping import require_grid
 from threedident.datasets.indexed_pairs import IndexedPairs
 from threedident.distributions import Distribution, Grid, PairProcess
 from threedident.errors import MissingExtraError, UsageError
@@ -63,7 +63,7 @@ class GridPairs(IndexedPairs):
         super().__init__(
             dataset, batch_size=batch_size, batches=batches, seed=seed, pin_memory=pin_memory
         )
-        grid = require_grid_of(self.dataset.source)
+        grid = require_grid(self.dataset.source)
         if not isinstance(transition, Distribution):
             raise UsageError(
                 f"transition must be one such as DiscreteLaplace(), found {transition!r:.100}"
@@ -84,23 +84,3 @@ class GridPairs(IndexedPairs):
         z = grid.points(anchors).float()
         z_tilde = self.process.conditional.sample(grid, z, generator=generator)
         return anchors, grid.index(z_tilde)
-
-
-def require_grid_of(source: ImageSource) -> Grid:
-    """The grid of a dataset's images.
-
-    Raises:
-        UsageError: it has none; the error names the pairs that it has.
-    """
-    if source.grid is not None:
-        return source.grid
-    if source.sequences is not None:
-        cure = "its images are in sequences, of which SequencePairs makes pairs"
-    elif source.pairs is not None:
-        cure = "it names its pairs, which TablePairs takes"
-    else:
-        cure = "of single images with continuous factors, PositivePairs makes pairs"
-    raise UsageError(
-        f"{source.root} does not hold an image of each point of a grid, as dSprites does: {cure} "
-        '(data.pairs = "sequence", "table" or "matched" of an experiment)'
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from threedident.datasets.dataset import ImageDataset
-from threedident.datasets.formats.source import ImageSource, Int64
+from threedident.datasets.formats.grouping import require_pairs, require_sequences
 from threedident.datasets.indexed_pairs import IndexedPairs
 from threedident.errors import DatasetError, MissingExtraError, UsageError
 
@@ -131,33 +131,3 @@ class TablePairs(IndexedPairs):
     def pairs_of(self, anchors: torch.Tensor, generator: torch.Generator) -> Pair:
         """Take the members of each pair."""
         return self._pairs[anchors, 0], self._pairs[anchors, 1]
-
-
-def require_sequences(source: ImageSource) -> Int64:
-    """The image numbers at which a dataset's sequences begin, and N.
-
-    Raises:
-        UsageError: it is in no sequences.
-    """
-    if source.sequences is None:
-        raise UsageError(
-            f"the images of {source.root} are in no sequences: such are KITTI Masks and "
-            'drawn:blobs. Frames of a causal model are ImageGroups\' (data.pairs = "groups"), and '
-            'a grid has GridPairs (data.pairs = "grid")'
-        )
-    return source.sequences
-
-
-def require_pairs(source: ImageSource) -> Int64:
-    """The pairs that a dataset names, as image numbers (P, 2).
-
-    Raises:
-        UsageError: it names none.
-    """
-    if source.pairs is None or not len(source.pairs):
-        raise UsageError(
-            f"{source.root} names no pairs, as the table of Natural Sprites does: a grid has "
-            'GridPairs (data.pairs = "grid"), and sequences SequencePairs (data.pairs = '
-            '"sequence")'
-        )
-    return source.pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -31,6 +32,7 @@ from threedident.evaluate.runner.process import (
     Limits,
     run_encoder,
 )
+from threedident.evaluate.sampled_source import SampledSource
 from threedident.evaluate.scores_file import (
     EMBEDDINGS,
     REPORT,
@@ -132,6 +134,7 @@ def evaluate(
     train: Path | None = None,
     factors: Sequence[str] = (),
     independent: ImageDataset | str | Path | None = None,
+    samples: int | None = None,
     folds: Folds = 2,
     bootstrap: int = BOOTSTRAP,
     seed: int = 0,
@@ -158,6 +161,8 @@ def evaluate(
             the test set is given by its path; none: all.
         independent: a dataset of the same causal model in the environment "independent", or its
             path: the same scores are taken on it and stand beside the others; None: none.
+        samples: the number of images that are scored of a dataset in the order of a grid or of
+            time, drawn from it once and for all; None: 10,000. Of others all are.
         folds: 2, "single" or "in-sample".
         bootstrap: the number of replicates of a score.
         seed: the seed for all random numbers.
@@ -180,6 +185,7 @@ def evaluate(
         train=train,
         factors=factors,
         independent=independent,
+        samples=samples,
     )
     if inputs.manifest is None:
         for note in inputs.notes:
@@ -252,7 +258,7 @@ def _seen(inputs: Inputs, data: TestSet, encoding: Encoding) -> Iterable[ScoreWa
 def _encode(inputs: Inputs, data: TestSet, limits: Limits, seed: int) -> tuple[TestSet, Encoding]:
     """Run the submission on a dataset; return that, as it was when it ran, and the codes."""
     if inputs.submission.kind != "reference":
-        return data, run_encoder(inputs.submission, data, limits)
+        return data, _run(inputs.submission, data, limits)
     from threedident.evaluate.reference_encoders import run_reference
 
     dataset = data.as_dataset()
@@ -267,12 +273,27 @@ def _encode(inputs: Inputs, data: TestSet, limits: Limits, seed: int) -> tuple[T
     return dataclasses.replace(data, source=dataset.source), encoding
 
 
+def _run(submission: Submission, data: TestSet, limits: Limits) -> Encoding:
+    """Run an encoder on the images that are scored; embeddings are of all images, or of those."""
+    source = data.source
+    if submission.kind != "embeddings" or not isinstance(source, SampledSource):
+        return run_encoder(submission, data, limits)
+    try:
+        encoding = run_encoder(submission, dataclasses.replace(data, source=source.whole), limits)
+    except UsageError as error:
+        with contextlib.suppress(UsageError):
+            return run_encoder(submission, data, limits)  # what an evaluation has written
+        raise error
+    return dataclasses.replace(encoding, codes=encoding.codes[source.numbers])
+
+
 def score_codes(
     z_hat: Any,
     data: ImageDataset | str | Path,
     *,
     metrics: Sequence[str] | None = None,
     factors: Sequence[str] = (),
+    samples: int | None = None,
     folds: Folds = 2,
     bootstrap: int = BOOTSTRAP,
     seed: int = 0,
@@ -285,6 +306,9 @@ def score_codes(
         metrics: names from `METRICS`, as for `evaluate`.
         factors: names of factors or groups that count, or of variables of a causal model, where
             `data` is a path; none: all.
+        samples: the number of images that are scored of a dataset in the order of a grid or of
+            time, as for `evaluate`. `z_hat` has a row for every image all the same, or for each
+            of those that are scored, as the embeddings that an evaluation writes.
         folds: 2, "single" or "in-sample".
         bootstrap: the number of replicates of a score.
         seed: the seed for all random numbers.
@@ -304,7 +328,9 @@ def score_codes(
         )
     if metrics is not None and "all" not in metrics:
         check_metrics(metrics)
-    test_set = TestSet.take(data, factors)
+    test_set = TestSet.take(data, factors, samples)
+    if isinstance(source := test_set.source, SampledSource):
+        z_hat = _rows_of(z_hat, source)
     options = ScoringOptions(test_set.choose_metrics(metrics), folds, bootstrap, seed)
     warnings_of_data = (
         *check_seen(test_set.source),
@@ -312,6 +338,24 @@ def score_codes(
         *warn_of_layout(test_set.source),
     )
     return _score(z_hat, test_set, warnings_of_data, options)
+
+
+def _rows_of(z_hat: Any, source: SampledSource) -> Any:
+    """Return the codes of the images that are scored.
+
+    Raises:
+        UsageError: there is not a row for every image.
+    """
+    codes = z_hat.detach().cpu().numpy() if hasattr(z_hat, "detach") else np.asarray(z_hat)
+    if codes.ndim == 2 and len(codes) == len(source.whole):
+        return codes[source.numbers]
+    if codes.ndim == 2 and len(codes) == len(source):
+        return codes
+    raise UsageError(
+        f"z_hat must have a row for every image of {source.root}, in order: expected shape "
+        f"({len(source.whole)}, m), or ({len(source)}, m) of the images that are scored, found "
+        f"{codes.shape}"
+    )
 
 
 def _score(

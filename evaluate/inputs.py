@@ -77,14 +77,15 @@ def check_inputs(
     train: Path | None = None,
     factors: Sequence[str] = (),
     independent: ImageDataset | str | Path | None = None,
+    samples: int | None = None,
     out: Path | None = None,
     overwrite: bool = False,
 ) -> Inputs:
     """Check the inputs of an evaluation; nothing is run, and torch is not imported.
 
     Args:
-        submission, data_root, metrics, manifest, trust, checkpoint, train, factors, independent:
-            the arguments of `evaluation.evaluate`.
+        submission, data_root, metrics, manifest, trust, checkpoint, train, factors, independent,
+            samples: the arguments of `evaluation.evaluate`.
         out: the folder that the scores are to be written to; None where nobody says.
         overwrite: whether scores of another submission or test set there may be replaced.
 
@@ -100,7 +101,7 @@ def check_inputs(
             f"--train is for {REFERENCE}pca, found {chosen.name}: a submission is trained already"
         )
     declared, notes = find_manifest(chosen, manifest)
-    data = TestSet.take(data_root, factors)
+    data = TestSet.take(data_root, factors, samples)
     names = data.choose_metrics(metrics)
     beside = None
     if independent is not None:

@@ -111,6 +111,8 @@ class DataRecord:
         why_no_best_r2: the reason why there is none, a clause; or None.
         model: the name of the causal model; None where there is none.
         drawn: what was drawn of it: group, environments, interventions; or None.
+        sample: the images that were scored, where those are not all in their order: their number,
+            of how many, and the seed; or None.
         extra: fields that this version does not know.
     """
 
@@ -127,6 +129,7 @@ class DataRecord:
     why_no_best_r2: str | None
     model: str | None = None
     drawn: Mapping[str, Any] | None = None
+    sample: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -148,6 +151,8 @@ class DataRecord:
         data = {key: list(v) if isinstance(v, tuple) else v for key, v in _fields(self).items()}
         if self.model is None:  # as it was before there were models
             del data["model"], data["drawn"]
+        if self.sample is None:  # as it was before images were drawn
+            del data["sample"]
         return {**data, **self.extra}
 
 

@@ -164,6 +164,10 @@ def _check_data(data: Mapping[str, Any], where: str) -> None:
     for key in ("why_no_best_r2", "model"):
         if data.get(key) is not None:
             _text(data[key], f"{where}.{key}")
+    if data.get("sample") is not None:
+        sample = _object(data["sample"], f"{where}.sample")
+        for key in ("images", "of"):
+            whole(sample.get(key), f"{where}.sample.{key}", 1)
     if data.get("drawn") is not None:
         drawn = _object(data["drawn"], f"{where}.drawn")
         _text(drawn.get("group"), f"{where}.drawn.group")

@@ -22,6 +22,7 @@ from threedident.evaluate.metrics._bootstrap import interval
 from threedident.evaluate.metrics._kernel_ridge import MOST_SAMPLES, sklearn_part
 from threedident.evaluate.metrics._kinds import Kind, Kinds, as_kinds
 from threedident.evaluate.metrics._linear_fit import FOLDS, LOWEST, Folds
+from threedident.evaluate.metrics._values import recurring
 from threedident.evaluate.metrics.registry import (
     DEFAULT_METRICS,
     METRICS,
@@ -122,9 +123,9 @@ def score(
     blocks = factor_blocks or _groups(names), code_blocks or {"all": range(codes.shape[1])}
     own = None if kinds is None else as_kinds(kinds, len(names))
     causes = None if parents is None else parent_columns(names, parents)
-    check_metrics_fit(metrics, own, varying(true), causes)
+    check_metrics_fit(metrics, own, varying(true), causes, recurring(true))
     options = Options(folds, seed, *blocks, own, causes)
-    with _one_thread():
+    with one_thread():
         scores = {
             name: _report(METRICS[name], true, codes, names, options, bootstrap, best_r2)
             for name in dict.fromkeys(metrics)
@@ -237,7 +238,7 @@ def _groups(names: Sequence[str]) -> dict[str, list[int]]:
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Keep sums on one thread: their last digits depend on how many share them."""
     sklearn_part("utils")  # loads the libraries whose threads are to be limited
     import threadpoolctl

@@ -17,14 +17,16 @@ from threedident.datasets.formats.source import ImageSource, Source, columns_of
 from threedident.datasets.papers import FORMS
 from threedident.errors import UsageError
 from threedident.evaluate.causal_data import kinds_of, parents_of
-from threedident.evaluate.metrics._arrays import Bools, varying
+from threedident.evaluate.metrics._arrays import varying
 from threedident.evaluate.metrics._kinds import Kind, kinds_of_columns
+from threedident.evaluate.metrics._values import recurring
 from threedident.evaluate.metrics.registry import (
     all_metrics,
     check_metrics,
     check_metrics_fit,
     default_metrics,
 )
+from threedident.evaluate.sampled_source import SampledSource, sampled
 from threedident.evaluate.scores_file import DataRecord, DatasetIdentity
 from threedident.evaluate.seen import split_of
 from threedident.factors import FACTOR_NAMES
@@ -41,7 +43,8 @@ class TestSet:
 
     Attributes:
         root: the dataset's path.
-        source: its files, open.
+        source: its files, open; of a dataset in the order of a grid or of time the images of it
+            that are scored, see `sampled_source`.
         factor_names: names of the factors that count, the order of the values' columns.
     """
 
@@ -52,19 +55,23 @@ class TestSet:
     factor_names: tuple[str, ...]
 
     @classmethod
-    def open(cls, root: str | Path, factors: Sequence[str] = ()) -> TestSet:
+    def open(
+        cls, root: str | Path, factors: Sequence[str] = (), samples: int | None = None
+    ) -> TestSet:
         """Open a dataset in any form.
 
         Args:
             root: the dataset's path.
             factors: names of factors or groups that count, or of variables of a causal model;
                 none: all.
+            samples: the number of images that are scored of a dataset in the order of a grid or
+                of time; None: 10,000.
 
         Raises:
-            UsageError: there is no such factor.
+            UsageError: there is no such factor, or `samples` does not fit.
             DatasetError: it is no dataset, or damaged.
         """
-        source = open_dataset(root)
+        source = sampled(open_dataset(root), samples)
         model = _model(source)
         if model is None:
             columns = columns_of(source, factors or None)
@@ -74,20 +81,26 @@ class TestSet:
         return cls(Path(root), source, names)
 
     @classmethod
-    def take(cls, data: ImageDataset | str | Path, factors: Sequence[str] = ()) -> TestSet:
+    def take(
+        cls,
+        data: ImageDataset | str | Path,
+        factors: Sequence[str] = (),
+        samples: int | None = None,
+    ) -> TestSet:
         """Open a dataset by its path, or take one that is open.
 
         Args:
             data: the dataset, or its path.
-            factors: names of factors or groups that count, where `data` is a path; none: all ten.
+            factors: names of factors or groups that count, where `data` is a path; none: all.
+            samples: the number of images that are scored; see `open`.
 
         Raises:
-            UsageError: it is neither, there is no such factor, or factors are given for a dataset
-                that is open.
+            UsageError: it is neither, there is no such factor, factors are given for a dataset
+                that is open, or `samples` does not fit.
             DatasetError: it is no dataset, or damaged.
         """
         if isinstance(data, str | Path):
-            return cls.open(data, factors)
+            return cls.open(data, factors, samples)
         if not isinstance(getattr(data, "source", None), ImageSource):
             raise UsageError(
                 f"the test set must be a ThreeDIdent or the path of a dataset, found "
@@ -95,21 +108,25 @@ class TestSet:
             )
         if factors:
             raise UsageError("factors goes with a path: choose them when the dataset is opened")
-        return cls.of(data)
+        return cls.of(data, samples)
 
     @classmethod
-    def of(cls, dataset: ImageDataset) -> TestSet:
+    def of(cls, dataset: ImageDataset, samples: int | None = None) -> TestSet:
         """Take the files and the factors of a dataset that is open.
+
+        Args:
+            dataset: the dataset.
+            samples: the number of images that are scored; see `open`.
 
         Raises:
             UsageError: it is of a causal model, and was opened with factors that are none of its
-                variables.
+                variables; or `samples` does not fit.
         """
         names, model = dataset.factor_names, _model(dataset.source)
         if model is not None:
             whole = len(names) == len(FACTOR_NAMES)
             names = model.names if whole else _variables(model, names)
-        return cls(dataset.root, dataset.source, names)
+        return cls(dataset.root, sampled(dataset.source, samples), names)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -176,7 +193,8 @@ class TestSet:
             columns = tuple(
                 tuple(places[each] for each in parents[name]) for name in self.factor_names
             )
-        about = self.kinds, self._moves, columns
+        values = self.values.astype(np.float64)
+        about = self.kinds, varying(values), columns, recurring(values)
         if metrics is None:
             return default_metrics(*about)
         if not isinstance(metrics, str) and "all" in metrics:
@@ -193,10 +211,6 @@ class TestSet:
         return tuple(metrics)
 
     @property
-    def _moves(self) -> Bools:
-        return varying(self.values.astype(np.float64))
-
-    @property
     def identity(self) -> DatasetIdentity:
         """The identity of the dataset."""
         return identity_of(self.source)
@@ -207,8 +221,10 @@ class TestSet:
         Raises:
             MissingExtraError: torch is not installed.
         """
-        from threedident.datasets.dataset import open_images
+        from threedident.datasets.dataset import images_of, open_images
 
+        if isinstance(self.source, SampledSource):
+            return images_of(self.source, self.factor_names)
         return open_images(self.root, self.factor_names if self.sampling is None else None)
 
     def record(self) -> DataRecord:
@@ -242,6 +258,7 @@ class TestSet:
             why_no_best_r2=manifest.why_no_best_r2 if manifest else unknown,
             model=None if sampling is None else sampling.model.name,
             drawn=None if sampling is None else _drawn(sampling),
+            sample=self.source.as_dict() if isinstance(self.source, SampledSource) else None,
         )
 
 
@@ -277,4 +294,5 @@ def identity_of(source: ImageSource) -> DatasetIdentity:
     """
     manifest = source.manifest
     fingerprint = source.fingerprint if manifest is None else manifest.fingerprint
-    return DatasetIdentity(fingerprint, len(source))
+    count = len(source.whole) if isinstance(source, SampledSource) else len(source)
+    return DatasetIdentity(fingerprint, count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from threedident.baselines.reproduce.dot_chart import dot_chart
 from threedident.baselines.reproduce.figures import factor_figure, figure
 from threedident.baselines.reproduce.heat_map import heat_map
 from threedident.baselines.reproduce.numbers import numbers
@@ -21,7 +22,7 @@ TABLE, NUMBERS, FIGURE, FACTORS = "table.md", "table.csv", "figure.png", "factor
 def write_comparison(
     study: Study, scale: str, outcomes: Sequence[Outcome], out: Path, notes: Sequence[str] = ()
 ) -> Path:
-    """Write `table.md`, `table.csv` and `figure.png`, each in one step; `factors.png` of images.
+    """Write `table.md`, `table.csv` and `figure.png`, each in one step; `factors.png` of 3DIdent.
 
     Args:
         study: the study.
@@ -41,10 +42,11 @@ def write_comparison(
         temporary.write_text(markdown(study, scale, outcomes, notes), "utf-8")
     with replacing(out / NUMBERS) as temporary:
         temporary.write_text(numbers(study, outcomes), "utf-8")
-    drawing = (heat_map if study.kind == "views" else figure)(study, outcomes)
+    draw = {"views": heat_map, "papers": dot_chart}.get(study.kind, figure)
+    drawing = draw(study, outcomes)
     with replacing(out / FIGURE) as temporary:
         drawing.savefig(temporary, format="png", dpi=120)
-    if study.of_images:
+    if study.of_images and study.kind != "papers":
         with replacing(out / FACTORS) as temporary:
             factor_figure(study, outcomes).savefig(temporary, format="png", dpi=120)
     return out / TABLE

@@ -54,7 +54,7 @@ def heat_map(study: Study, outcomes: Sequence[Outcome]) -> Any:
                 text = f"{round(100 * value)}"  # of a small negative number 0, not -0
                 axis.text(column, row, text, ha="center", va="center", color="black", fontsize=8)
         _frame_content(axis, [blocks.content for _, blocks in scored], names)
-        _part_blocks(axis, [each.row.block for each, _ in scored])
+        part_blocks(axis, [each.row.block for each, _ in scored])
         if axis is axes[-1]:
             drawing.colorbar(image, ax=axes, label="R2", shrink=0.8, pad=0.01)
     return drawing
@@ -85,7 +85,7 @@ def _frame_content(axis: Any, contents: Sequence[Any], names: Sequence[str]) -> 
                 start = None
 
 
-def _part_blocks(axis: Any, blocks: Sequence[str]) -> None:
+def part_blocks(axis: Any, blocks: Sequence[str]) -> None:
     """Draw a line between the rows of two blocks."""
     for row in range(1, len(blocks)):
         if blocks[row] != blocks[row - 1]:

@@ -9,6 +9,7 @@ from typing import Any
 from threedident.baselines.reproduce.scales import Rendering
 from threedident.baselines.reproduce.studies import ImageSet
 from threedident.datasets.formats import open_dataset
+from threedident.datasets.papers import FORMS
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.progress import Progress
 from threedident.storage.atomic_files import read_json, write_json
@@ -31,6 +32,7 @@ class Images:
         given: Mapping[str, Path | None],
         rendering: Rendering,
         *,
+        draws: bool = True,
         quiet: bool = False,
     ) -> None:
         """Take the places of the datasets; nothing is rendered yet.
@@ -40,10 +42,11 @@ class Images:
             folder: the folder that datasets are rendered into, by name.
             given: the datasets that the user has named, by name.
             rendering: the sizes of what is rendered.
+            draws: whether drawn images stand in for datasets of other authors that are not given.
             quiet: whether rendering prints nothing.
         """
         self._out, self._folder, self._rendering = out, folder, rendering
-        self._quiet = quiet
+        self._draws, self._quiet = draws, quiet
         self._named = {name: path for name, path in given.items() if path is not None}
         self._paths: dict[str, Path] = {}
         self._used: dict[str, dict[str, str]] = {}
@@ -55,13 +58,16 @@ class Images:
             images: the dataset.
 
         Raises:
-            UsageError: finished runs used another.
+            UsageError: finished runs used another, or it is of other authors and not given.
             DatasetError: it cannot be rendered or read.
         """
         name = images.name
         if name not in self._paths:
             path = self._named.get(name)
-            if path is None:
+            if path is None and images.drawn:
+                check_given(images, None, draws=self._draws)
+                path = Path(images.drawn)
+            elif path is None:
                 path = self._folder / name
                 _render(path, images, self._rendering, *self._like_the_given(), quiet=self._quiet)
             about = describe_images(path)
@@ -96,6 +102,24 @@ class Images:
                 if source.manifest is not None and source.manifest.engine["quality"]:
                     quality = str(source.manifest.engine["quality"])
         return resolution, quality
+
+
+def check_given(images: ImageSet, path: Path | None, *, draws: bool) -> None:
+    """Refuse a dataset of other authors that is not given, at a scale that draws none like it.
+
+    Args:
+        images: the dataset.
+        path: where the user says that it lies; None: nowhere.
+        draws: whether drawn images can stand in for it.
+
+    Raises:
+        UsageError: it must be given.
+    """
+    if images.drawn and path is None and not draws:
+        raise UsageError(
+            f"at this scale the encoders are trained on {images.name} itself: say where it lies by "
+            f"--data, or choose --scale cpu, where {images.drawn} stands in for it"
+        )
 
 
 def _render(
@@ -176,6 +200,8 @@ def describe_images(path: Path) -> dict[str, str]:
         if source.manifest is not None:
             made_by = source.manifest.engine
             engine = f", {made_by['name']} engine, quality {made_by['quality']}"
+        elif source.form in FORMS:
+            engine = f", {FORMS[source.form]}"
         what = f"{len(source):,} images of {side} x {side}{engine}"
         return {"what": what, "latents": source.fingerprint}
 

@@ -13,6 +13,7 @@ import numpy as np
 from threedident.baselines.reproduce.outcomes import (
     Outcome,
     published_scores,
+    summed_up,
 )
 from threedident.baselines.reproduce.studies import Study
 
@@ -25,8 +26,9 @@ def numbers(study: Study, outcomes: Sequence[Outcome]) -> str:
         outcomes: the results of its rows.
     """
     file = io.StringIO()
-    head = ["row", "block", "metric", "published_mean", "published_std", "published_step"]
-    head += ["mean", "std", "seeds", "steps", "seconds", "hardware"]
+    middle, spread = {"mean": ("mean", "std"), "median": ("median", "deviation")}[study.statistic]
+    head = ["row", "block", "metric", f"published_{middle}", f"published_{spread}"]
+    head += ["published_step", middle, spread, "seeds", "steps", "seconds", "hardware"]
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(head)
     for each in outcomes:
@@ -39,8 +41,8 @@ def numbers(study: Study, outcomes: Sequence[Outcome]) -> str:
             published = next(published_scores(each.row.published, metric), (None, (None, None)))
             cells: list[Any] = [each.row.name, each.row.block, metric]
             cells += [*published[1], published[0]]
-            cells.append(f"{values.mean():.6f}" if len(values) else None)
-            cells.append(f"{values.std(ddof=1):.6f}" if len(values) > 1 else None)
+            own = summed_up(values, study.statistic) if len(values) else (None, None)
+            cells += [None if each is None else f"{each:.6f}" for each in own]
             cells += [len(values), steps, seconds, hardware]
             writer.writerow(["" if cell is None else cell for cell in cells])
         if (blocks := each.blocks()) is None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from threedident.baselines.experiment import parse_experiment
 from threedident.baselines.reproduce.blocks import Blocks, mean_blocks, read_blocks
 from threedident.baselines.reproduce.readouts import read_readout
+from threedident.baselines.reproduce.run_scores import read_run_scores
 from threedident.baselines.reproduce.studies import Published, Row, Study
 from threedident.baselines.training.run_folder import RESULT, read_result
 from threedident.baselines.training.training_log import METRICS, read_records
@@ -36,6 +37,13 @@ LABELS = {
     "mean_codes": "augmentations, codes",
     "linear_r2_batch_statistics": "R2, batch statistics",
     "mcc_batch_statistics": "MCC, batch statistics",
+    "beta_vae": "BetaVAE",
+    "factor_vae": "FactorVAE",
+    "mig_discrete": "MIG",
+    "dci_discrete": "DCI",
+    "modularity_discrete": "Modularity",
+    "sap_discrete": "SAP",
+    "mcc_spearman_noise_padded": "MCC, ranks",
 }
 #: Published with batch normalisation in training mode.
 PUBLISHED_AS = {"linear_r2_batch_statistics": "linear_r2", "mcc_batch_statistics": "mcc"}
@@ -52,14 +60,15 @@ class Outcome:
         results: the contents of `result.json`, by seed.
         curves: the rows of `metrics.csv`, by seed, of unfinished runs too.
         blocks_of_seeds: R2 by factor, by seed, in studies of views.
-        readouts_of_seeds: the accuracies of linear probes, by seed, in studies of read-outs.
+        scores_of_seeds: further scores, by seed, in studies of the papers' other datasets and of
+            read-outs.
     """
 
     row: Row
     results: Mapping[int, Mapping[str, Any]]
     curves: Mapping[int, Sequence[Mapping[str, str]]]
     blocks_of_seeds: Mapping[int, Blocks] = dataclasses.field(default_factory=dict)
-    readouts_of_seeds: Mapping[int, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    scores_of_seeds: Mapping[int, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def values(self, metric: str) -> Float64:
         """Return a score of every seed that has it, (seeds,).
@@ -69,7 +78,7 @@ class Outcome:
         """
         scores = [each["scores"] for each in self.results.values()]
         scores += [each.scores() for each in self.blocks_of_seeds.values()]
-        scores += self.readouts_of_seeds.values()
+        scores += self.scores_of_seeds.values()
         values = (each.get(metric) for each in scores)
         return np.array([v for v in values if v is not None], np.float64)
 
@@ -145,7 +154,7 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
     """
     outcomes = []
     for row in study.rows:
-        results, curves, blocks, readouts = {}, {}, {}, {}
+        results, curves, blocks, scores = {}, {}, {}, {}
         for folder in sorted((runs / row.name).glob("seed*")):
             number = folder.name.removeprefix("seed")
             if not number.isdigit():
@@ -156,15 +165,16 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
             scored = read_blocks(folder, row) if study.kind == "views" else None
             if scored is not None:
                 blocks[int(number)] = scored
-            probed = read_readout(folder) if study.kind == "readout" else None
-            if probed is not None:
-                readouts[int(number)] = probed
+            further = None
+            if study.kind == "papers":
+                further = read_run_scores(folder)
+            elif study.kind == "readout":
+                further = read_readout(folder)
+            if further is not None:
+                scores[int(number)] = further
         ordered = dict(sorted(results.items()))
-        outcomes.append(
-            Outcome(
-                row, ordered, curves, dict(sorted(blocks.items())), dict(sorted(readouts.items()))
-            )
-        )
+        of_seeds = dict(sorted(blocks.items())), dict(sorted(scores.items()))
+        outcomes.append(Outcome(row, ordered, curves, *of_seeds))
     return outcomes
 
 
@@ -213,6 +223,20 @@ def as_array(name: str, value: Any) -> Float64:
         return np.array(value, np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must hold numbers, found {value!r:.100}") from None
+
+
+def summed_up(values: Float64, statistic: str) -> tuple[float, float | None]:
+    """Return what stands for the seeds, and how far they spread; None for the spread of one.
+
+    Args:
+        values: a score of every seed, (seeds,), at least one.
+        statistic: mean (and standard deviation), or median (and the median absolute deviation).
+    """
+    if statistic == "mean":
+        return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else None
+    middle = float(np.median(values))
+    spread = float(np.median(np.abs(values - middle)))
+    return middle, spread if len(values) > 1 else None
 
 
 def published_scores(

@@ -13,10 +13,17 @@ from threedident.baselines.checks import check_device_name, check_devices
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.reproduce.blocks import score_blocks
 from threedident.baselines.reproduce.comparison import write_comparison
-from threedident.baselines.reproduce.images import CLAIM, Images, describe_images, read_images_of
+from threedident.baselines.reproduce.images import (
+    CLAIM,
+    Images,
+    check_given,
+    describe_images,
+    read_images_of,
+)
 from threedident.baselines.reproduce.observations import score_observations
 from threedident.baselines.reproduce.outcomes import collect
 from threedident.baselines.reproduce.readouts import score_readout
+from threedident.baselines.reproduce.run_scores import score_run
 from threedident.baselines.reproduce.scales import Scale, changes_of, find_scale
 from threedident.baselines.reproduce.studies import Row, Study, find_study
 from threedident.baselines.reproduce.untrained import begin_untrained
@@ -92,14 +99,23 @@ def reproduce(
     ]
     for run in runs:
         check_devices(run.experiment, devices, device)
+    given: dict[str, Path | None] = dict(zip(study.given, (data, test), strict=True))
+    if study.kind == "papers":
+        given = {
+            each.name: data and data.with_name(data.name + each.variant)
+            for each in study.image_sets
+        }
+        for each in study.image_sets:
+            check_given(each, data, draws=cut.draws)
     for path in filter(None, (data, test)):
         describe_images(path)  # so that nothing is written where they cannot be read
     _claim(out, study, scale)
     images = Images(
         out,
         out / "data" if datasets is None else datasets,
-        dict(zip(study.given, (data, test), strict=True)),
+        given,
         cut.rendering_of(study),
+        draws=cut.draws,
         quiet=quiet,
     )
     if not quiet:
@@ -137,6 +153,8 @@ def reproduce(
             )
         if study.kind == "views" and score_on is not None:
             score_blocks(run.folder, score_on)
+        if study.kind == "papers" and train_on is not None:
+            score_run(run.folder, train_on, study.metrics, cut.scoring)
         if study.kind == "readout" and score_on is not None:
             score_readout(run.folder, score_on, quiet=quiet)
         images.record()
@@ -171,7 +189,14 @@ def _check_images(
         if any(path is not None for path in (data, test, datasets)):
             raise UsageError(f"{study.name} makes its own observations: leave out the datasets")
         return
-    used = {each.name for row in study.rows for each in (row.train_on, row.score_on) if each}
+    if study.kind == "papers":
+        if test is not None or datasets is not None:
+            raise UsageError(
+                f"{study.name} is scored on the images that it is trained on, as published: leave "
+                "out --test and --datasets, and say by --data where the dataset lies"
+            )
+        return
+    used = {each.name for each in study.image_sets}
     train_on, score_on = study.given
     if (data is not None and train_on not in used) or (test is not None and score_on not in used):
         raise UsageError(

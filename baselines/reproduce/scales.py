@@ -36,6 +36,19 @@ class Rendering:
 
 
 @dataclasses.dataclass(frozen=True)
+class Scoring:
+    """The samples on which encoders of the papers' other datasets are scored.
+
+    Attributes:
+        images: the number of images; all where there are fewer.
+        boosted: the number of them for DCI and SAP, whose classifiers are fitted on two thirds.
+    """
+
+    images: int
+    boosted: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Scale:
     """The share of a protocol that is run.
 
@@ -46,12 +59,16 @@ class Scale:
         seeds: the number of seeds of each row; None: as many as the paper.
         rendering: the images that are rendered.
         views: the same for studies of views and read-outs.
+        scoring: the samples of studies of other datasets.
+        draws: whether drawn images stand in for other datasets that are not given.
     """
 
     changes: Mapping[str, Mapping[str, Any]]
     seeds: int | None
     rendering: Rendering
     views: Rendering
+    scoring: Scoring
+    draws: bool = True
 
     def rendering_of(self, study: Study) -> Rendering:
         """Return the images that are rendered for a study.
@@ -90,6 +107,8 @@ SCALES: Mapping[str, Scale] = {
         None,
         Rendering(250_000, 125_000, 4096, 250_000, 224, "standard"),
         Rendering(250_000, 125_000, 4096, 0, 224, "standard"),
+        Scoring(100_000, 15_000),
+        draws=False,
     ),
     "cpu": Scale(
         {
@@ -145,6 +164,13 @@ SCALES: Mapping[str, Scale] = {
                 "training.score_every": 100,
                 "training.checkpoint_every": 100,
             },
+            "papers": {
+                "training.steps": 2000,
+                "training.lr": 1e-3,
+                "training.schedule": "cosine",
+                "training.score_every": 500,
+                "training.checkpoint_every": 500,
+            },
             "readout": {
                 "encoder.width": 16,
                 "encoder.codes": 32,
@@ -165,6 +191,7 @@ SCALES: Mapping[str, Scale] = {
         1,
         Rendering(250_000, 60_000, 4096, 60_000, 64, "draft"),
         Rendering(12_000, 6000, 4096, 0, 32, "draft"),
+        Scoring(10_000, 2000),
     ),
     SMOKE: Scale(
         {
@@ -174,11 +201,13 @@ SCALES: Mapping[str, Scale] = {
             "matching-synthetic-resampled-*": {"data.latents": 300},
             "images": {**_SMOKE, "training.batch_size": 32},
             "views": {**_SMOKE, "training.batch_size": 32, "encoder.width": 8},
+            "papers": {**_SMOKE, "training.batch_size": 8},
             "readout": {**_SMOKE, "training.batch_size": 32, "encoder.width": 8},
         },
         1,
         Rendering(300, 100, 128, 300, 32, "draft"),
         Rendering(100, 50, 128, 0, 32, "draft"),
+        Scoring(400, 330),
     ),
 }
 

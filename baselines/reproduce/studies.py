@@ -59,16 +59,21 @@ class ImageSet:
         model: the causal model; "" for images of a preset.
         view: the law of the second view, where images of a model come in two; "" for none.
         environment: the environment of a model's images; "" for that of the model as it is.
+        drawn: the name of the drawn images that stand in for a dataset of other authors where it
+            is not given; "" for images that are rendered.
+        variant: the end of the name by which a variant of a dataset of other authors is opened.
     """
 
     name: str
-    split: str
-    count: str
+    split: str = ""
+    count: str = ""
     preset: str = ""
     conditional: Distribution | None = None
     model: str = ""
     view: str = ""
     environment: str = ""
+    drawn: str = ""
+    variant: str = ""
 
     @property
     def is_paired(self) -> bool:
@@ -130,8 +135,8 @@ class Study:
         name: the name on the command line.
         title: the title for people.
         kind: the kind of observations, by which a scale changes experiments. Of images it is
-            images, views where blocks of factors are scored, or readout where augmentations are
-            read out.
+            images, views where blocks of factors are scored, readout where augmentations are read
+            out, or papers where they are those of other datasets of the papers.
         rows: the rows, in the order of the table.
         first: the names of rows that are trained before the others, in this order.
         metrics: the columns of the table, from `scores` of a result.
@@ -139,6 +144,8 @@ class Study:
         seeds: the number of seeds of the paper.
         per_factor: whether R2 is shown for every factor.
         pairs: whether spread and kurtosis of the pairs are shown.
+        statistic: what stands for the seeds: mean (and standard deviation), or median (and
+            absolute deviation).
         given: the names of the datasets that a user can name, to train and to score on.
         note: a note for the reader.
     """
@@ -153,13 +160,20 @@ class Study:
     seeds: int = 1
     per_factor: bool = False
     pairs: bool = False
+    statistic: str = "mean"
     given: tuple[str, str] = (TRAIN, TEST)
     note: str = ""
 
     @property
     def of_images(self) -> bool:
         """Whether its observations are images."""
-        return self.kind in ("images", "views", "readout")
+        return self.kind in ("images", "views", "papers", "readout")
+
+    @property
+    def image_sets(self) -> tuple[ImageSet, ...]:
+        """The datasets of images that its rows use, each once."""
+        sets = (each for row in self.rows for each in (row.train_on, row.score_on) if each)
+        return tuple({each.name: each for each in sets}.values())
 
     def row(self, name: str) -> Row:
         """Return the row of a name."""

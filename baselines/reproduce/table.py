@@ -14,6 +14,7 @@ from threedident.baselines.reproduce.outcomes import (
     Outcome,
     as_array,
     published_scores,
+    summed_up,
 )
 from threedident.baselines.reproduce.readouts import PLACES, PROBES
 from threedident.baselines.reproduce.scales import SMOKE
@@ -24,6 +25,11 @@ from threedident.progress import format_seconds
 Cell = Callable[[Outcome], str]
 
 NONE = "-"
+#: How seeds are summed up, in words.
+_STATISTICS = {
+    "mean": "mean ± standard deviation over seeds (n - 1)",
+    "median": "median (absolute deviation) over seeds; here, the median of absolute deviations",
+}
 _MOST_LEVELS = 4  # values of Lambda in theory, beyond which their range is shown
 
 
@@ -38,7 +44,7 @@ def markdown(study: Study, scale: str, outcomes: Sequence[Outcome], notes: Seque
     """
     columns = _columns(study, outcomes)
     lines = [f"# {study.title}", ""]
-    lines += [f"Scale `{scale}`; scores in %, mean ± standard deviation over seeds (n - 1)."]
+    lines += [f"Scale `{scale}`; scores in %, {_STATISTICS[study.statistic]}."]
     if scale == SMOKE:
         lines += ["", "**Smoke: it shows that everything runs. The numbers mean nothing.**", ""]
     lines += [study.note] if study.note else []
@@ -71,10 +77,10 @@ def _columns(study: Study, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
     """Return the table's columns: those that would be empty are left out."""
 
     def published(metric: str) -> Cell:
-        return lambda each: _shown_published(each.row.published, metric)
+        return lambda each: _shown_published(each.row.published, metric, study.statistic)
 
     def own(metric: str) -> Cell:
-        return lambda each: _shown(each.values(metric))
+        return lambda each: _shown(each.values(metric), study.statistic)
 
     columns: dict[str, Cell] = {"row": lambda each: f"`{each.row.name}`", "what": _title}
     columns["matches"] = _matches
@@ -143,18 +149,26 @@ def _pipes(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _shown(values: Float64) -> str:
-    """Format the mean and the standard deviation in percent."""
+def _shown(values: Float64, statistic: str = "mean") -> str:
+    """Format the mean and the standard deviation, or medians, in percent."""
     if not len(values):
         return NONE
-    mean = f"{100 * values.mean():.2f}"
-    return f"{mean} ± {100 * values.std(ddof=1):.2f}" if len(values) > 1 else mean
+    middle, spread = summed_up(values, statistic)
+    return _both(middle, spread, statistic)
 
 
-def _shown_published(published: Published | None, metric: str) -> str:
+def _both(middle: float, spread: float | None, statistic: str) -> str:
+    """Format a number and its spread over seeds in percent."""
+    text = f"{100 * middle:.2f}"
+    if spread is None:
+        return text
+    return f"{text} ± {100 * spread:.2f}" if statistic == "mean" else f"{text} ({100 * spread:.2f})"
+
+
+def _shown_published(published: Published | None, metric: str, statistic: str) -> str:
     texts = []
-    for steps, (mean, std) in published_scores(published, metric):
-        text = f"{100 * mean:.2f}" + ("" if std is None else f" ± {100 * std:.2f}")
+    for steps, (middle, spread) in published_scores(published, metric):
+        text = _both(middle, spread, statistic)
         texts.append(text if steps is None else f"{text} at step {steps:,}")
     return ", ".join(texts) or NONE
 
@@ -311,7 +325,7 @@ def _per_variable(outcomes: Sequence[Outcome]) -> list[str]:
 
 def _per_probe(outcomes: Sequence[Outcome]) -> list[str]:
     """Tabulate the accuracy of every probe in both places, with the published one in brackets."""
-    probed = [each for each in outcomes if each.readouts_of_seeds]
+    probed = [each for each in outcomes if each.scores_of_seeds]
     lines = [
         "## Read-outs",
         "",

@@ -36,6 +36,7 @@ TABLES = (
     *("table1", "table2", "table4", "fig2", "aninfonce", "hard-negatives", "ensemble", "tricl"),
     "mnist-vae",
     *("matching", "matching-synthetic", "generators", "content-style", "readout"),
+    *("kitti", "dsprites", "natural-sprites"),
 )
 _FOLDER = Path(__file__).parent
 _IMAGES = "images"

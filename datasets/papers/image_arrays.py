@@ -417,7 +417,14 @@ def explaining(path: Path, *errors: type[Exception]) -> Iterator[None]:
         path: the file.
         errors: the kinds of errors, beside those of the system and of memory.
     """
-    kinds = (OSError, EOFError, ValueError, MemoryError, OverflowError, *errors)
+    kinds: tuple[type[Exception], ...] = (
+        OSError,
+        EOFError,
+        ValueError,
+        MemoryError,
+        OverflowError,
+        *errors,
+    )
     try:
         yield
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""`mig`: does one code say more about a factor than all others, by mutual information."""
+"""`mig`, `mig_discrete`: does one code say more about a factor than all others do."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from threedident.evaluate.metrics._arrays import (
 )
 from threedident.evaluate.metrics._mutual_information import BINS, BinnedArrays
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
+from threedident.evaluate.metrics._values import checked_classes
 
 
 def mig(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") -> MetricResult:
@@ -50,8 +52,45 @@ def mig(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") -> Metr
         (0.98, 0.0)
     """
     factors, codes = checked_one_by_one(z, z_hat, 1, 1)
+    binned = BinnedArrays.of(factors[:, varying(factors)], codes, bins, binning)
+    return _gap(factors, binned, {"bins": bins, "binning": binning})
+
+
+def mig_discrete(z: Any, z_hat: Any, *, bins: int = BINS) -> MetricResult:
+    """Mutual information gap of factors that are classes, as Locatello et al. 2019 compute it.
+
+    `mig` with the factors as they are, each value a class, and the codes in 20 equally wide bins.
+    `mig` bins factors too, and so takes neighbours of 32 or 40 values for one.
+
+    Range: 0 to 1. Chance is about 0.
+
+    Args:
+        z: (N, n), the factors, whose values come again.
+        z_hat: (N, m), the codes.
+        bins: the number of bins of every code.
+
+    Returns:
+        The mean gap and each factor's. Parts: `information` (n, m) in nats; `entropy` (n,).
+
+    Raises:
+        UsageError: the arrays or arguments do not fit, or the values of a factor do not come
+            again.
+
+    Examples:
+        Forty values, two in each bin of the codes: one bit of 5.3 is lost.
+
+        >>> import numpy as np
+        >>> z = np.random.default_rng(0).integers(0, 40, (4000, 2))
+        >>> round(float(mig(z, z)), 2), round(float(mig_discrete(z, z)), 2)
+        (0.99, 0.79)
+    """
+    factors, classes, codes = checked_classes(z, z_hat, 1, 1)
+    binned = BinnedArrays.of_classes(classes, codes, bins)
+    return _gap(factors, binned, {"bins": bins, "binning": "width, of codes alone"})
+
+
+def _gap(factors: Float64, binned: BinnedArrays, choices: Mapping[str, Any]) -> MetricResult:
     kept = varying(factors)
-    binned = BinnedArrays.of(factors[:, kept], codes, bins, binning)
 
     def gaps(information: Float64, entropies: Float64) -> Float64:
         top = largest_gap(information) / np.where(entropies > 0, entropies, 1)
@@ -70,6 +109,6 @@ def mig(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") -> Metr
             "information": at_factors(information.T, kept).T,
             "entropy": at_factors(entropies, kept),
         },
-        {"bins": bins, "binning": binning, "bootstrap": "refitted", **left_out(factors)},
+        {**choices, "bootstrap": "refitted", **left_out(factors)},
         Resample((slice(0, len(factors)),), replicate),
     )

@@ -1,7 +1,8 @@
-"""`modularity`: does every code tell of one factor only, by mutual information."""
+"""`modularity`, `modularity_discrete`: does every code tell of one factor only."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from threedident.evaluate.metrics._arrays import (
 )
 from threedident.evaluate.metrics._mutual_information import BINS, BinnedArrays
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
+from threedident.evaluate.metrics._values import checked_classes
 
 
 def modularity(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") -> MetricResult:
@@ -48,8 +50,44 @@ def modularity(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") 
         array([1., 0.])
     """
     factors, codes = checked_one_by_one(z, z_hat, 2, 1)
+    binned = BinnedArrays.of(factors[:, varying(factors)], codes, bins, binning)
+    return _score(factors, binned, {"bins": bins, "binning": binning})
+
+
+def modularity_discrete(z: Any, z_hat: Any, *, bins: int = BINS) -> MetricResult:
+    """Modularity for factors that are classes, as Locatello et al. 2019 compute it.
+
+    `modularity` with the factors as they are, each value a class, and the codes in 20 equally wide
+    bins.
+
+    Range: 0 to 1. Chance is not 0, as the information of few samples is not.
+
+    Args:
+        z: (N, n), the factors, whose values come again, n >= 2 of which vary.
+        z_hat: (N, m), the codes.
+        bins: the number of bins of every code.
+
+    Returns:
+        The mean over codes. Parts: `per_code` (m,); `information` (n, m) in nats.
+
+    Raises:
+        UsageError: the arrays or arguments do not fit, or the values of a factor do not come
+            again.
+
+    Examples:
+        >>> import numpy as np
+        >>> z = np.random.default_rng(0).integers(0, 40, (4000, 2))
+        >>> both = np.stack([z[:, 0], z.sum(1)], 1)
+        >>> modularity_discrete(z, both).parts["per_code"].round(1)
+        array([1. , 0.1])
+    """
+    factors, classes, codes = checked_classes(z, z_hat, 2, 1)
+    binned = BinnedArrays.of_classes(classes, codes, bins)
+    return _score(factors, binned, {"bins": bins, "binning": "width, of codes alone"})
+
+
+def _score(factors: Float64, binned: BinnedArrays, choices: Mapping[str, Any]) -> MetricResult:
     kept = varying(factors)
-    binned = BinnedArrays.of(factors[:, kept], codes, bins, binning)
 
     def per_code(information: Float64) -> Float64:
         squares = information**2
@@ -68,6 +106,6 @@ def modularity(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") 
         float(each.mean()),
         None,
         {"per_code": each, "information": at_factors(information.T, kept).T},
-        {"bins": bins, "binning": binning, "bootstrap": "refitted", **left_out(factors)},
+        {**choices, "bootstrap": "refitted", **left_out(factors)},
         Resample((slice(0, len(factors)),), replicate),
     )

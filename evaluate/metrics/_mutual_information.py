@@ -52,7 +52,9 @@ def binned(values: Float64, bins: int, binning: str) -> Bins:
     return cells
 
 
-def information(factors: Bins, codes: Bins, bins: int, counts: Float64) -> tuple[Float64, Float64]:
+def information(
+    factors: Bins, codes: Bins, bins: int, counts: Float64, classes: int | None = None
+) -> tuple[Float64, Float64]:
     """Estimate the mutual information of every factor and code, in nats, under counts.
 
     The plug-in estimate I(z_i; c_j) = H(z_i) + H(c_j) - H(z_i, c_j) of the observed frequencies;
@@ -63,11 +65,13 @@ def information(factors: Bins, codes: Bins, bins: int, counts: Float64) -> tuple
         codes: (N, m), the bins of the codes.
         bins: the number of bins.
         counts: (b, N), how often each row counts.
+        classes: the number of bins of the factors; None: the same.
 
     Returns:
         Information (b, n, m) and the factors' entropies (b, n).
     """
     samples, n = factors.shape
+    levels = bins if classes is None else classes
     # Sums of whole numbers below 2^24 are exact in float32.
     weights = np.ascontiguousarray(counts.T.astype(np.float32))
     total = counts.sum(1)
@@ -76,15 +80,15 @@ def information(factors: Bins, codes: Bins, bins: int, counts: Float64) -> tuple
     for start in range(0, codes.shape[1], _CODES_AT_ONCE):
         some = codes[:, start : start + _CODES_AT_ONCE]
         pairs = np.arange(n)[:, None] * some.shape[1] + np.arange(some.shape[1])
-        cells = (pairs * bins + factors[:, :, None]) * bins + some[:, None, :]
+        cells = (pairs * levels + factors[:, :, None]) * bins + some[:, None, :]
         width = pairs.size
         rows = np.arange(0, samples * width + 1, width)
         ones = np.ones(cells.size, np.float32)
         places = sparse.csr_matrix(
-            (ones, cells.ravel(), rows), shape=(samples, width * bins * bins)
+            (ones, cells.ravel(), rows), shape=(samples, width * levels * bins)
         )
         tables = (places.T.tocsr() @ weights).astype(np.float64) / total
-        tables = tables.reshape(n, some.shape[1], bins, bins, len(counts))
+        tables = tables.reshape(n, some.shape[1], levels, bins, len(counts))
         of_factors, of_codes = tables.sum(3), tables.sum(2)
         entropy = -xlogy(of_factors, of_factors).sum(2)
         joint = -xlogy(tables, tables).sum((2, 3))
@@ -102,20 +106,27 @@ class BinnedArrays:
         factors: (N, n), the bins of the factors, all of which vary.
         codes: (N, m), the bins of the codes.
         bins: the number of bins.
+        classes: the number of bins of the factors; None: the same.
     """
 
     factors: Bins
     codes: Bins
     bins: int
+    classes: int | None = None
 
     @classmethod
     def of(cls, factors: Float64, codes: Float64, bins: int, binning: str) -> BinnedArrays:
         """Bin factors (N, n) and codes (N, m); see `binned`."""
         return cls(binned(factors, bins, binning), binned(codes, bins, binning), bins)
 
+    @classmethod
+    def of_classes(cls, classes: Bins, codes: Float64, bins: int) -> BinnedArrays:
+        """Take classes (N, n) as they are, and bin codes (N, m) equally wide."""
+        return cls(classes, binned(codes, bins, "width"), bins, int(classes.max()) + 1)
+
     def under(self, counts: Float64) -> tuple[Float64, Float64]:
         """Return information (b, n, m) and entropies (b, n) under counts (b, N)."""
-        return information(self.factors, self.codes, self.bins, counts)
+        return information(self.factors, self.codes, self.bins, counts, self.classes)
 
     def whole(self) -> tuple[Float64, Float64]:
         """Return information (n, m) and entropies (n,) of all rows."""

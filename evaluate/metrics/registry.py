@@ -11,21 +11,26 @@ import numpy as np
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._accuracy import accuracy
 from threedident.evaluate.metrics._arrays import Bools, Float64, mean_of_varying
+from threedident.evaluate.metrics._beta_vae import beta_vae_score
 from threedident.evaluate.metrics._beyond_parents import Parents, r2_beyond_parents
 from threedident.evaluate.metrics._block_r2 import block_r2
 from threedident.evaluate.metrics._dci import dci
+from threedident.evaluate.metrics._dci_discrete import dci_discrete
 from threedident.evaluate.metrics._explicitness import explicitness
+from threedident.evaluate.metrics._factor_vae import factor_vae_score
 from threedident.evaluate.metrics._infomec import infomec
 from threedident.evaluate.metrics._kinds import NAMES as KINDS
 from threedident.evaluate.metrics._kinds import Kind
 from threedident.evaluate.metrics._linear_fit import Folds
 from threedident.evaluate.metrics._linear_r2 import linear_r2
 from threedident.evaluate.metrics._mcc import mcc
-from threedident.evaluate.metrics._mig import mig
-from threedident.evaluate.metrics._modularity import modularity
+from threedident.evaluate.metrics._mig import mig, mig_discrete
+from threedident.evaluate.metrics._modularity import modularity, modularity_discrete
 from threedident.evaluate.metrics._nonlinear_r2 import nonlinear_r2
 from threedident.evaluate.metrics._result import MetricResult
 from threedident.evaluate.metrics._sap import sap
+from threedident.evaluate.metrics._sap_discrete import sap_discrete
+from threedident.evaluate.metrics._values import LEAST_ROWS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +80,8 @@ class Metric:
         kinds: the kinds of factors that it scores; others are left out.
         least: the least number of factors that it can score.
         needs_parents: whether it scores factors by their parents.
+        needs_values: whether it looks at each value of a factor by itself, so that values must
+            come again, as on a grid.
     """
 
     label: str
@@ -88,6 +95,7 @@ class Metric:
     kinds: tuple[str, ...] = KINDS
     least: int = 1
     needs_parents: bool = False
+    needs_values: bool = False
 
     def score(self, z: Float64, codes: Float64, options: Options) -> MetricResult:
         """Score codes (N, m) against those factors of z (N, n) that are of its kinds."""
@@ -107,7 +115,11 @@ class Metric:
         return dataclasses.replace(result, choices=choices)
 
     def why_not(
-        self, kinds: Sequence[Kind] | None, moves: Bools, parents: Parents | None
+        self,
+        kinds: Sequence[Kind] | None,
+        moves: Bools,
+        parents: Parents | None,
+        recur: Bools | None = None,
     ) -> str | None:
         """Say why it cannot score such factors; None where it can.
 
@@ -115,6 +127,7 @@ class Metric:
             kinds: the kind of each factor; None: all continuous.
             moves: (n,), which factors vary.
             parents: each factor's parents; None where nobody says.
+            recur: (n,), of which factors the values come again; None: of none.
         """
         names = [kind.name for kind in kinds or [Kind()] * len(moves)]
         own = sum(bool(m) and name in self.kinds for name, m in zip(names, moves, strict=True))
@@ -126,6 +139,11 @@ class Metric:
                 "it needs factors that have parents, as those of a causal model have"
                 if parents is None
                 else "no factor has a parent among those that are scored"
+            )
+        if self.needs_values and (recur is None or not (recur | ~moves).all()):
+            return (
+                "it looks at each value of a factor by itself, and needs images of a grid, with "
+                f"{LEAST_ROWS} or more to a value, such as those of dSprites or drawn:sprites"
             )
         return None
 
@@ -287,6 +305,58 @@ METRICS: dict[str, Metric] = {
         lowest=-1.0,
         kinds=("continuous", "circular"),
     ),
+    "mcc_spearman_noise_padded": Metric(
+        "MCC (Spearman, noise-padded)",
+        "rank correlations, the factors padded by noise: that of KITTI Masks; classes are numbers",
+        lambda z, c, o: mcc(z, c, correlation="spearman", noise_padded=True, seed=o.seed),
+    ),
+    "beta_vae": Metric(
+        "BetaVAE",
+        "a linear classifier of which factor pairs share, from differences of codes",
+        lambda z, c, o: beta_vae_score(z, c, seed=o.seed),
+        shuffles=2,
+        least=2,
+        needs_values=True,
+        note="depends on the scale of codes: `parts` has the accuracy with standardised features",
+    ),
+    "factor_vae": Metric(
+        "FactorVAE",
+        "which factor images share, told by the code that varies least over them",
+        lambda z, c, o: factor_vae_score(z, c, seed=o.seed),
+        shuffles=2,
+        least=2,
+        needs_values=True,
+        note="codes vote whose standard deviation is at least 5 % of the largest; as published, "
+        "at least 0.05: `metrics.factor_vae_score(z, z_hat, thresholds='absolute')`",
+    ),
+    "mig_discrete": Metric(
+        "MIG (discrete)",
+        "mutual information gap, the factors' values as classes",
+        lambda z, c, o: mig_discrete(z, c),
+        needs_values=True,
+    ),
+    "dci_discrete": Metric(
+        "DCI (discrete)",
+        "disentanglement, by boosted classifiers of the factors' values",
+        lambda z, c, o: dci_discrete(z, c, seed=o.seed),
+        shuffles=1,
+        least=2,
+        needs_values=True,
+    ),
+    "sap_discrete": Metric(
+        "SAP (discrete)",
+        "separated attribute predictability, by linear classifiers of the factors' values",
+        lambda z, c, o: sap_discrete(z, c, seed=o.seed),
+        shuffles=3,
+        needs_values=True,
+    ),
+    "modularity_discrete": Metric(
+        "modularity (discrete)",
+        "does a code tell of one factor only, the factors' values as classes",
+        lambda z, c, o: modularity_discrete(z, c),
+        least=2,
+        needs_values=True,
+    ),
     "infomec": Metric(
         "InfoM",
         "does a code tell of one factor only, by information; with InfoE and InfoC",
@@ -301,19 +371,27 @@ CAUSAL_METRICS = ("r2_beyond_parents", "accuracy")
 
 
 def default_metrics(
-    kinds: Sequence[Kind] | None, moves: Bools, parents: Parents | None
+    kinds: Sequence[Kind] | None,
+    moves: Bools,
+    parents: Parents | None,
+    recur: Bools | None = None,
 ) -> tuple[str, ...]:
     """Return the metrics of factors for which nobody chose any; see `Metric.why_not`."""
     names = (*DEFAULT_METRICS, *CAUSAL_METRICS)
-    fit = tuple(name for name in names if METRICS[name].why_not(kinds, moves, parents) is None)
+    about = kinds, moves, parents, recur
+    fit = tuple(name for name in names if METRICS[name].why_not(*about) is None)
     return fit or DEFAULT_METRICS
 
 
 def all_metrics(
-    kinds: Sequence[Kind] | None, moves: Bools, parents: Parents | None
+    kinds: Sequence[Kind] | None,
+    moves: Bools,
+    parents: Parents | None,
+    recur: Bools | None = None,
 ) -> tuple[str, ...]:
     """Return all metrics that can score such factors; see `Metric.why_not`."""
-    return tuple(n for n, m in METRICS.items() if m.why_not(kinds, moves, parents) is None)
+    about = kinds, moves, parents, recur
+    return tuple(name for name, metric in METRICS.items() if metric.why_not(*about) is None)
 
 
 def check_metrics(names: Sequence[str]) -> None:
@@ -330,15 +408,20 @@ def check_metrics(names: Sequence[str]) -> None:
 
 
 def check_metrics_fit(
-    names: Sequence[str], kinds: Sequence[Kind] | None, moves: Bools, parents: Parents | None
+    names: Sequence[str],
+    kinds: Sequence[Kind] | None,
+    moves: Bools,
+    parents: Parents | None,
+    recur: Bools | None = None,
 ) -> None:
-    """Refuse metrics that cannot score such factors, by their kinds or for want of parents.
+    """Refuse metrics that cannot score such factors, by their kinds or values or want of parents.
 
     Raises:
         UsageError: one cannot.
     """
     for name in names:
         metric = METRICS[name]
-        reason = metric.why_not(kinds, moves, parents)
-        if reason and (kinds is not None or metric.needs_parents or metric.kinds == ("discrete",)):
+        reason = metric.why_not(kinds, moves, parents, recur)
+        needs_more = metric.needs_parents or metric.needs_values or metric.kinds == ("discrete",)
+        if reason and (kinds is not None or needs_more):
             raise UsageError(f"metric {name} cannot be computed here: {reason}. Leave it out")

@@ -10,6 +10,7 @@ from threedident.evaluate import metrics
 MODULES = (
     *("_linear_r2", "_nonlinear_r2", "_mcc", "_block_r2", "_dci", "_mig", "_sap"),
     *("_modularity", "_explicitness", "_beyond_parents", "_accuracy", "_infomec"),
+    *("_beta_vae", "_factor_vae", "_dci_discrete", "_sap_discrete"),
 )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from threedident.columns import Column
+from threedident.datasets import papers
 from threedident.datasets.dataset import ImageDataset
 from threedident.datasets.formats.source import ImageSource, check_numbers
 from threedident.distributions import Grid
@@ -74,3 +76,17 @@ class FakeDataset(ImageDataset):
         self._open(source, source.root, None, None, factors)
         self._target = self.factors
         self._keep(None)
+
+
+def open_by_name(patch: pytest.MonkeyPatch, sources: Mapping[str, ImageSource]) -> None:
+    """Let `open_dataset` open made up sources by names such as drawn:grid."""
+
+    def find_form(root: Path) -> str | None:
+        return "kitti-masks" if str(root) in sources else find_before(root)
+
+    def open_source(root: Path, form: str, split: str | None = None) -> ImageSource:
+        return sources[str(root)] if str(root) in sources else open_before(root, form, split)
+
+    find_before, open_before = papers.find_form, papers.open_source
+    patch.setattr(papers, "find_form", find_form)
+    patch.setattr(papers, "open_source", open_source)

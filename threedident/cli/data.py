@@ -14,12 +14,14 @@ from threedident.cli.group import command_line, main, say
 from threedident.cli.options import (
     PATH,
     ConditionalOptions,
+    OtherPairsOptions,
     check_figure,
     compression_option,
     conditional_options,
     dataset_argument,
     engine_option,
     json_option,
+    other_pairs_options,
     quality_option,
     render_device_option,
     save_figure,
@@ -201,6 +203,7 @@ def stats(dataset: Path, split: str | None) -> None:
 )
 @click.option("--out", type=PATH, help="A figure.")
 @conditional_options
+@other_pairs_options
 @click.option(
     "--factors",
     multiple=True,
@@ -220,6 +223,7 @@ def stats(dataset: Path, split: str | None) -> None:
 def pairs(
     dataset: Path | None,
     conditional: ConditionalOptions,
+    other: OtherPairsOptions,
     count: int | None,
     factors: tuple[str, ...],
     index: str,
@@ -234,19 +238,66 @@ def pairs(
     says what that does to the spread and shape of z~ - z, for pairs matched to the nearest
     and for pairs resampled among the rendered, and from which width on it no longer matters.
 
+    Pairs over a grid, of sequences and of a table are exact. Of these it says how far each factor
+    moves, and how often it stays.
+
     \b
-    Example:
+    Examples:
       3dident pairs --n 250000 --conditional normal --sigma 0.1 --out pairs.png
+      3dident pairs drawn:blobs --max-gap 5
+      3dident pairs dsprites.npz --transition lap --rate 1
     """
-    import json
-
-    from threedident.factors import factor_columns
-
     if (dataset is None) == (count is None):
         raise UsageError("expected a dataset, or --n for latents that are not rendered yet")
     if out is not None:
         check_figure(out)
         check_matplotlib()
+    if dataset is not None and not _is_3dident(dataset):
+        if conditional.any_given and conditional != _only_change(conditional):
+            raise UsageError(
+                f"{dataset} has no continuous latents to match: leave out --conditional and what "
+                "goes with it; a grid has --transition"
+            )
+        _measure_other_pairs(
+            dataset, other, conditional.change, factors, draws, seed, out, as_json=as_json
+        )
+        return
+    if other.given:
+        raise UsageError(f"{other.given[0]} is for datasets on a grid and in sequences")
+    _measure_3dident_pairs(
+        dataset, count, conditional, factors, index, draws, seed, out, as_json=as_json
+    )
+
+
+def _is_3dident(dataset: Path) -> bool:
+    from threedident.datasets.formats import find_form
+    from threedident.datasets.papers import FORMS
+
+    return find_form(dataset) not in FORMS
+
+
+def _only_change(conditional: ConditionalOptions) -> ConditionalOptions:
+    """Options of which --change alone is given."""
+    return ConditionalOptions(None, None, None, None, (), conditional.change)
+
+
+def _measure_3dident_pairs(
+    dataset: Path | None,
+    count: int | None,
+    conditional: ConditionalOptions,
+    factors: tuple[str, ...],
+    index: str,
+    draws: int,
+    seed: int,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Measure pairs of ten latents, and print or draw what came out."""
+    import json
+
+    from threedident.factors import factor_columns
+
     columns = factor_columns(factors or FACTOR_NAMES)
     report, source = (
         _examine_rendered(dataset, columns, draws, seed)
@@ -266,6 +317,75 @@ def pairs(
     if out is not None:
         announce = say if as_json else click.echo
         save_figure(figure(report, f"{title}: {report.conditional}"), out, announce)
+
+
+def _measure_other_pairs(
+    dataset: Path,
+    other: OtherPairsOptions,
+    change: str | None,
+    factors: tuple[str, ...],
+    draws: int,
+    seed: int,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Measure pairs over a grid, of sequences or of a table, and print or draw what came out."""
+    import json
+
+    from threedident.datasets.formats import open_dataset
+    from threedident.datasets.formats.grouping import count_pairs, pairs_within
+
+    with open_dataset(dataset) as source:
+        ways = pairs_within(source)
+        way = _way_of_pairs(ways, other, change)
+        count_pairs(source, way)  # refuses a dataset that has no such pairs
+    transition = other.parse(change) if way == "grid" else None
+
+    from threedident.datasets.dataset import ImageDataset
+    from threedident.datasets.grid_pairs import GridPairs
+    from threedident.datasets.indexed_pairs import IndexedPairs
+    from threedident.datasets.pair_report import examine_changes, figure, table
+    from threedident.datasets.sequence_pairs import SequencePairs, TablePairs
+
+    data = ImageDataset(dataset, factors=factors or None)
+    pairs: IndexedPairs
+    if transition is not None:
+        pairs = GridPairs(data, transition, seed=seed)
+        what = f"{len(data):,} images on a grid; {transition}"
+    elif way == "sequence":
+        pairs = SequencePairs(data, other.max_gap or 1, seed=seed)
+        what = f"{len(data):,} images in sequences; pairs with max_gap {pairs.max_gap}"
+    else:
+        pairs = TablePairs(data, seed=seed)
+        what = f"{len(data):,} images; the pairs that they name"
+    report = examine_changes(pairs, draws, seed)
+    if as_json:
+        click.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        click.echo(f"{dataset.name}: {what}; {draws:,} pairs")
+        for line in table(report):
+            click.echo(line)
+    if out is not None:
+        save_figure(figure(report, f"{dataset.name}: {what}"), out, say if as_json else click.echo)
+
+
+def _way_of_pairs(ways: Sequence[str], other: OtherPairsOptions, change: str | None) -> str:
+    """The kind of pairs that the options ask for: grid, sequence or table.
+
+    Raises:
+        UsageError: they contradict each other.
+    """
+    of_grids = [name for name in other.given if name != "--max-gap"]
+    of_grids += [] if change is None else ["--change"]
+    if of_grids and other.max_gap is not None:
+        raise UsageError(f"--max-gap is for sequences, and {of_grids[0]} for datasets on a grid")
+    if of_grids:
+        return "grid"
+    if other.max_gap is not None:
+        return "sequence"
+    # What needs no further word comes first; of a grid the transition must be said.
+    return min(ways, key=["sequence", "table", "grid"].index, default="grid")
 
 
 def _is_rendered_in_pairs(dataset: Path, conditional: ConditionalOptions) -> bool:
@@ -362,16 +482,17 @@ def _examine_matched(
 def pack(dataset: Path, out: Path, split: str | None, compression: str | None) -> None:
     """Join a dataset, in any form, into one HDF5 file.
 
-    What made it is kept, and checksums: `3dident convert --to shards` brings back the directory.
+    What made it is kept, and checksums: `3dident convert --to shards` brings back a directory of
+    3DIdent. The papers' other datasets keep their factors, grid, sequences and pairs.
 
     \b
     Example:
       3dident pack data/3dident --out 3dident.h5
     """
-    from threedident.datasets.formats import open_rendered
+    from threedident.datasets.formats import open_dataset
     from threedident.datasets.formats.hdf5 import pack as join
 
-    with open_rendered(dataset, split) as source:
+    with open_dataset(dataset, split) as source:
         count = join(source, out, compression=compression, command=command_line())
         wanted = source.wanted()
     _say_written(out, count, wanted)
@@ -484,13 +605,12 @@ def convert(
 
 
 @main.command()
+@click.argument("name", required=False)
 @click.option("--out", type=PATH, help="The directory to write; not needed with --list.")
 @click.option(
     "--record",
     type=click.IntRange(1),
-    default=4502485,
-    show_default=True,
-    help="Zenodo's number of the release.",
+    help="Instead of a name: Zenodo's number of a record.",
 )
 @click.option(
     "--files",
@@ -515,26 +635,39 @@ def convert(
 )
 @click.option("--list", "listing", is_flag=True, help="Print the files and their sizes, only.")
 def download(
-    out: Path | None, record: int, names: tuple[str, ...], api: str, keep: bool, listing: bool
+    name: str | None,
+    out: Path | None,
+    record: int | None,
+    names: tuple[str, ...],
+    api: str,
+    keep: bool,
+    listing: bool,
 ) -> None:
-    """Fetch the published dataset from Zenodo, check it and unpack it.
+    """Fetch a published dataset from Zenodo, check it and unpack it.
 
-    Run the same command again after any interruption: it goes on where it was stopped.
+    NAME is 3dident (the default), kitti-masks or natural-sprites. Of the other datasets that can be
+    opened, it says where they are published. Run the same command again after any interruption: it
+    goes on where it was stopped.
 
     \b
     Example:
       3dident download --out data/published
+      3dident download kitti-masks --out data/kitti-masks
     """
     from threedident.datasets import zenodo as fetching
+
+    if name is not None and record is not None:
+        raise UsageError("give a name or --record, not both")
+    number = record or fetching.find_record(name or "3dident")
 
     if out is None and not listing:
         raise UsageError("--out is missing: the directory to write")
     with fetching.open_session() as session:
-        files = fetching.list_record(session, record, api)
+        files = fetching.list_record(session, number, api)
         recorded = [file.name for file in files]
-        for name in names:
-            if name not in recorded:
-                raise UsageError(f"the record has no file {name!r}: it has {', '.join(recorded)}")
+        for each in names:
+            if each not in recorded:
+                raise UsageError(f"the record has no file {each!r}: it has {', '.join(recorded)}")
         files = [file for file in files if not names or file.name in names]
         if out is None or listing:
             for file in files:
@@ -549,8 +682,10 @@ def download(
         click.echo(f"{out}: everything is there already, nothing was fetched")
     for file in new:
         click.echo(f"{file.name}: {file.size / 1e6:.1f} MB, checksum as recorded")
-    layouts = fetching.find_layouts(out)
-    if not layouts:
+    layouts, others = fetching.find_layouts(out), fetching.find_others(out)
+    for path in others:
+        click.echo(f"look at it: 3dident info {shlex.quote(str(path))}")
+    if not layouts and not others:
         click.echo(f"{out} holds no published layout (images/ and raw_latents.npy)")
     for layout in layouts:
         click.echo(f"the published layout lies in {layout}; look at it, and check what made it:")

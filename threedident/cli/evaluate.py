@@ -82,6 +82,13 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
     help="Also score on this dataset of the same causal model, in the environment independent.",
 )
 @click.option(
+    "--samples",
+    type=click.IntRange(8),
+    metavar="N",
+    help="Images to score of a dataset in the order of a grid or of time, drawn from it.  "
+    "[default: 10,000]",
+)
+@click.option(
     "--folds",
     type=click.Choice(["2", "single", "in-sample"]),
     default="2",
@@ -131,6 +138,7 @@ def evaluate(
     train: Path | None,
     factors: tuple[str, ...],
     independent: Path | None,
+    samples: int | None,
     folds: str,
     bootstrap: int,
     seed: int,
@@ -178,6 +186,7 @@ def evaluate(
         train=train,
         factors=groups,
         independent=independent,
+        samples=samples,
         out=out,
         overwrite=overwrite,
     )

@@ -474,10 +474,112 @@ def _family(name: str, widths: dict[str, float | tuple[float, ...]], beta: float
 def _with_change(family: Distribution, text: str) -> Distribution:
     from threedident.distributions import Change
 
+    return Change(family, _parse_change(text))
+
+
+def _parse_change(text: str) -> int | tuple[int, int]:
     match = re.fullmatch(r"(\d{1,2})(?:-(\d{1,2}))?", text)
     if not match or int(match[2] or match[1]) < 1:
         raise UsageError(f"--change expects K or LEAST-MOST, found {text!r}")
-    return Change(family, int(match[1]) if match[2] is None else (int(match[1]), int(match[2])))
+    return int(match[1]) if match[2] is None else (int(match[1]), int(match[2]))
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherPairsOptions:
+    """The options of pairs over a grid and of sequences, as they are given."""
+
+    transition: str | None
+    rate: str | None
+    redraw: str | None
+    coin: bool
+    replace: bool
+    max_gap: int | None
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of those that are given."""
+        values = dataclasses.asdict(self)
+        return tuple(
+            f"--{name.replace('_', '-')}"
+            for name, value in values.items()
+            if value not in (None, False)
+        )
+
+    def parse(self, change: str | None) -> Distribution:
+        """Make the transition over a grid.
+
+        Args:
+            change: the value of --change; None without.
+
+        Raises:
+            UsageError: options are missing, do not belong to the transition, or do not fit.
+        """
+        from threedident.distributions import DiscreteLaplace, UniformFactors
+
+        given = {*self.given, *(["--change"] if change is not None else [])}
+        kind = _TRANSITIONS.get(str(self.transition).lower())
+        if kind is None:
+            found = "it is missing" if self.transition is None else f"found {self.transition!r}"
+            raise UsageError(
+                "--transition must be uni (k factors change to any value) or lap (small steps of "
+                f"all factors), {found}"
+            )
+        takes = {"--transition", *_TAKEN[kind]}
+        if wrong := sorted(given - takes):
+            raise UsageError(
+                f"--transition {kind} takes no {wrong[0]}: expected some of "
+                f"{', '.join(_TAKEN[kind])}"
+            )
+        if kind == "uni":
+            k = None if change is None else _parse_change(change)
+            return UniformFactors(k, self.replace, self.coin)
+        rate = _parse_rate("1" if self.rate is None else self.rate)
+        return DiscreteLaplace(rate, self.redraw or "one")
+
+
+_TRANSITIONS = {
+    "uni": "uni",
+    "uniform-factors": "uni",
+    "lap": "lap",
+    "discrete-laplace": "lap",
+}
+_TAKEN = {"uni": ("--change", "--coin", "--replace"), "lap": ("--rate", "--redraw")}
+
+#: Adds the options of pairs over a grid and of sequences, as a parameter `other`.
+other_pairs_options = gathered(
+    OtherPairsOptions,
+    "other",
+    (
+        click.option(
+            "--transition",
+            metavar="uni|lap",
+            help="Of a dataset on a grid: uni, k factors change (--change K; default: 1 to all but "
+            "one); lap, Laplace steps.",
+        ),
+        click.option("--rate", metavar="RATE", help="Of lap; or LOW-HIGH, for each pair its own."),
+        click.option(
+            "--redraw", metavar="HOW", help="Of lap, where nothing moved: one (default) or reject."
+        ),
+        click.option("--coin", is_flag=True, help="Of uni: half of the pairs change one factor."),
+        click.option("--replace", is_flag=True, help="Of uni: a new value may be the old one."),
+        click.option(
+            "--max-gap",
+            type=click.IntRange(1),
+            metavar="FRAMES",
+            help="Of sequences: the most frames from one image to the other.  [default: 1]",
+        ),
+    ),
+)
+
+
+def _parse_rate(text: str) -> float | tuple[float, float]:
+    match = re.fullmatch(r"([\d.]+)(?:-([\d.]+))?", text)
+    try:
+        if not match:
+            raise ValueError
+        return float(text) if match[2] is None else (float(match[1]), float(match[2]))
+    except ValueError:
+        raise UsageError(f"--rate expects RATE or LOW-HIGH, found {text!r}") from None
 
 
 def _or_default_dataset(ctx: click.Context, parameter: click.Parameter, value: Path | None) -> Any:

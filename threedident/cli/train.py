@@ -220,7 +220,9 @@ def reproduce(
 
     WHAT is one of {studies}. Of these, matching and matching-synthetic measure what pairs of
     rendered images do, generators trains supervised on 3dident and its variants, and content-style
-    measures which factors an encoder isolates, by views that share some and change others.
+    measures which factors an encoder isolates, by views that share some and change others. kitti,
+    dsprites and natural-sprites train on these datasets (--data); at the scales cpu and smoke, on
+    drawn images like theirs where they are not given.
 
     Writes table.md, table.csv and figure.png after every run; the same command goes on where
     it was stopped.
