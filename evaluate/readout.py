@@ -54,7 +54,7 @@ class Probe:
     """The score of one linear probe.
 
     Attributes:
-        name: an augmentation, or `class NAME` of a discrete factor.
+        name: an augmentation, `class`, or `class NAME` of a discrete factor of another name.
         place: where the features are taken, backbone or codes.
         accuracy: the balanced accuracy on held-out images, in [0, 1].
         low: the lower end of its 95 % interval; None without a bootstrap.
@@ -213,15 +213,22 @@ def read_out(
         )
     numbers = torch.randperm(len(dataset), generator=seeded(seed))[:count]
     labels = {
-        f"{_CLASS} {name}": column[numbers.numpy()] for name, column in class_columns(dataset)
+        name if name == _CLASS else f"{_CLASS} {name}": column[numbers.numpy()]
+        for name, column in class_columns(dataset)
     }
     labels = {name: column for name, column in labels.items() if len(np.unique(column)) > 1}
+    if not labels and not transforms:
+        raise UsageError(
+            f"there is nothing to probe for: {dataset.root} has no discrete factor, and no "
+            "augmentation is named"
+        )
     views = _Views(network.eval(), dataset, numbers, batch_size, quiet=quiet)
     tasks: list[tuple[str, Any, Mapping[str, Float32]]] = []
     if labels:
         features = views.encode("images as they are", None, None, seed)
         tasks += [(name, column, features) for name, column in labels.items()]
-    for stream, (name, transform) in enumerate(transforms.items(), 1):
+    for name, transform in transforms.items():
+        stream = 1 + AUGMENTATIONS.index(name)  # whichever others are probed for
         coins = _coins(count, seeded(seed, stream))
         features = views.encode(name, transform, coins, seed + 1_000_003 * stream)
         tasks.append((name, coins.numpy(), features))
