@@ -32,6 +32,7 @@ from threedident.encoders.features import backbone_and_codes
 from threedident.evaluate.metrics import accuracy
 from threedident.evaluate.metrics._bootstrap import bootstrap as draw_replicates
 from threedident.evaluate.metrics._bootstrap import interval
+from threedident.evaluate.scoring import one_thread
 from threedident.progress import Progress
 
 #: The augmentations, in the order of the published table, and two more.
@@ -232,11 +233,12 @@ def read_out(
         coins = _coins(count, seeded(seed, stream))
         features = views.encode(name, transform, coins, seed + 1_000_003 * stream)
         tasks.append((name, coins.numpy(), features))
-    probes = [
-        _probe(name, place, column, features[place], bootstrap, seed)
-        for name, column, features in tasks
-        for place in PLACES
-    ]
+    with one_thread():
+        probes = [
+            _probe(name, place, column, features[place], bootstrap, seed)
+            for name, column, features in tasks
+            for place in PLACES
+        ]
     sizes = {place: tasks[0][2][place].shape[1] for place in PLACES}
     settings = {
         "images": count,
