@@ -32,6 +32,7 @@ from threedident.encoders.features import backbone_and_codes
 from threedident.evaluate.metrics import accuracy
 from threedident.evaluate.metrics._bootstrap import bootstrap as draw_replicates
 from threedident.evaluate.metrics._bootstrap import interval
+from threedident.evaluate.scoring import one_thread
 from threedident.progress import Progress
 
 #: The augmentations, in the order of the published table, and two more.
@@ -42,7 +43,7 @@ FORMAT, FORMAT_VERSION = "3dident-readout", 1
 IMAGES, BOOTSTRAP = 4096, 200
 
 _NEED_COLOUR = ("greyscale", "hue", "saturation")
-_LEAST = 40
+_LEAST = 20
 _CLASS = "class"
 
 Float32 = npt.NDArray[np.float32]
@@ -54,7 +55,7 @@ class Probe:
     """The score of one linear probe.
 
     Attributes:
-        name: an augmentation, or `class NAME` of a discrete factor.
+        name: an augmentation, `class`, or `class NAME` of a discrete factor of another name.
         place: where the features are taken, backbone or codes.
         accuracy: the balanced accuracy on held-out images, in [0, 1].
         low: the lower end of its 95 % interval; None without a bootstrap.
@@ -213,23 +214,31 @@ def read_out(
         )
     numbers = torch.randperm(len(dataset), generator=seeded(seed))[:count]
     labels = {
-        f"{_CLASS} {name}": column[numbers.numpy()] for name, column in class_columns(dataset)
+        name if name == _CLASS else f"{_CLASS} {name}": column[numbers.numpy()]
+        for name, column in class_columns(dataset)
     }
     labels = {name: column for name, column in labels.items() if len(np.unique(column)) > 1}
+    if not labels and not transforms:
+        raise UsageError(
+            f"there is nothing to probe for: {dataset.root} has no discrete factor, and no "
+            "augmentation is named"
+        )
     views = _Views(network.eval(), dataset, numbers, batch_size, quiet=quiet)
     tasks: list[tuple[str, Any, Mapping[str, Float32]]] = []
     if labels:
         features = views.encode("images as they are", None, None, seed)
         tasks += [(name, column, features) for name, column in labels.items()]
-    for stream, (name, transform) in enumerate(transforms.items(), 1):
+    for name, transform in transforms.items():
+        stream = 1 + AUGMENTATIONS.index(name)  # whichever others are probed for
         coins = _coins(count, seeded(seed, stream))
         features = views.encode(name, transform, coins, seed + 1_000_003 * stream)
         tasks.append((name, coins.numpy(), features))
-    probes = [
-        _probe(name, place, column, features[place], bootstrap, seed)
-        for name, column, features in tasks
-        for place in PLACES
-    ]
+    with one_thread():
+        probes = [
+            _probe(name, place, column, features[place], bootstrap, seed)
+            for name, column, features in tasks
+            for place in PLACES
+        ]
     sizes = {place: tasks[0][2][place].shape[1] for place in PLACES}
     settings = {
         "images": count,

@@ -67,7 +67,7 @@ def read_readout(folder: Path) -> Mapping[str, float] | None:
     scores: dict[str, float] = {}
     try:
         for probe in plain["probes"]:
-            name = "class" if probe["name"].startswith("class ") else probe["name"]
+            name = "class" if probe["name"].split(" ")[0] == "class" else probe["name"]
             scores.setdefault(f"{name}_{probe['place']}", float(probe["accuracy"]))
         for place in PLACES:
             scores[f"mean_{place}"] = float(plain["means"][place])

@@ -30,7 +30,7 @@ _MOST_OF_MCC = 10_000
 def score_run(folder: Path, data: Path, metrics: Sequence[str], scoring: Scoring) -> None:
     """Score the encoder of a run into its `run_scores.json`, unless that has been done.
 
-    On the images that it was trained on, as published, of which some are drawn, always the same.
+    Of the images some are drawn, always the same.
 
     Args:
         folder: the run folder.

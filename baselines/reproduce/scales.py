@@ -134,7 +134,12 @@ SCALES: Mapping[str, Scale] = {
                 "training.loss_lr": 0.2,
             },
             "ensemble*": {"training.loss_lr": 0.5},
-            "decoded": {**_MUON, "training.steps": 600, "training.loss_lr": 0.6},
+            "decoded": {
+                **_MUON,
+                "training.steps": 600,
+                "training.batch_size": 512,
+                "training.loss_lr": 0.6,
+            },
             "images": {
                 "encoder.width": 32,
                 "training.steps": 8000,

@@ -20,7 +20,7 @@ import torch
 from threedident.baselines import vae
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.experiment_checks import PUBLISHED_EPOCHS
-from threedident.baselines.training.run_folder import DECODER
+from threedident.baselines.training.run_folder import DECODER, has_begun
 from threedident.datasets.decoder_mixing import DecoderMixing
 from threedident.datasets.formats import find_form, open_dataset
 from threedident.distributions.spaces import Sphere
@@ -41,7 +41,8 @@ _SPLIT_FORMS = ("mnist", "cifar10")
 def prepare_decoder(experiment: Experiment, out: Path, *, quiet: bool = False) -> Path | None:
     """Return the file of the decoder in a run folder, which is made first where it is missing.
 
-    A decoder that is there and was made of the same images, seed and number of codes is kept.
+    A decoder that is there and was made of the same images, seed and number of codes is kept; that
+    of a run that has begun always is, whether its images are still there or not.
 
     Args:
         experiment: the experiment.
@@ -60,6 +61,8 @@ def prepare_decoder(experiment: Experiment, out: Path, *, quiet: bool = False) -
         return None
     assert data.space is not None
     path = out / DECODER
+    if path.exists() and has_begun(out):
+        return path
     given = Path(data.decoder)
     if given.suffix == ".pt" or (given / DECODER).is_file():
         decoder, about = read_decoder(given / DECODER if given.is_dir() else given)

@@ -215,8 +215,8 @@ class Measurements:
         """Take the scores of the end.
 
         Synthetic: the mean over fresh batches, fitted and scored on each. Images: fitted on
-        the first half of the test images and scored on the second, with batch normalisation in
-        evaluation mode, and as published.
+        the first half of the test images and scored on the second; where the encoder has batch
+        normalisation, in evaluation mode and as published.
         """
         warnings: list[str] = []
         if self._images:
@@ -234,6 +234,8 @@ class Measurements:
         codes = self._encode(x)
         scores, per_factor = _score_codes(z, codes, "single", "", self._problem.kinds)
         warnings = _warn_of_few_samples(z, codes, self._problem.about["factors"])
+        if not _has_batch_statistics(self._trainer.encoder):
+            return scores, per_factor, warnings
         order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
         codes = self._encode(x[order], batch_statistics=True)
         of_batches, factors_of_batches = _score_codes(
@@ -298,6 +300,11 @@ def _score_codes(
     if correlation.per_factor is not None:
         per_factor[f"mcc{suffix}"] = correlation.per_factor.tolist()
     return {f"linear_r2{suffix}": r2.value, f"mcc{suffix}": correlation.value}, per_factor
+
+
+def _has_batch_statistics(encoder: nn.Module) -> bool:
+    """Whether an encoder has batch normalisation."""
+    return any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
 
 
 def _warn_of_few_samples(z: torch.Tensor, codes: torch.Tensor, factors: list[str]) -> list[str]:

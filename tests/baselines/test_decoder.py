@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,17 @@ def test_a_run_trains_on_decoded_images_and_goes_on_with_its_own_decoder(tmp_pat
     save_decoder(out / DECODER, MLPDecoder(10, 64, 512), about_other)
     with pytest.raises(UsageError, match="is not the one that the run began with"):
         training.train(small(training__steps=12), out, device="cpu", quiet=True)
+
+
+def test_a_run_goes_on_where_the_images_of_its_decoder_are_gone(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (70, 8, 8, 3), np.uint8)
+    image_folder.write(tmp_path / "images", pixels, ["a", "b"] * 35)
+    changes = {"data__decoder": str(tmp_path / "images")}
+    out = tmp_path / "run"
+    training.train(small(**changes), out, device="cpu", quiet=True)
+    shutil.rmtree(tmp_path / "images")
+    longer = training.train(small(training__steps=9, **changes), out, device="cpu", quiet=True)
+    assert longer["steps"] == 9
 
 
 @pytest.mark.parametrize(

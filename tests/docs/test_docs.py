@@ -73,6 +73,7 @@ ADDED = (
     (r"export", "--resolution 32"),
     (r"leaderboard check .*--fresh", "--n 24 --workers 1"),
     (r"reproduce", _FEW_STEPS),
+    (r"readout", "--bootstrap 0"),
 )
 #: The same in Python.
 IN_PYTHON = (

@@ -339,7 +339,8 @@ def _measure_other_pairs(
     with open_dataset(dataset) as source:
         ways = pairs_within(source)
         way = _way_of_pairs(ways, other, change)
-        count_pairs(source, way)  # refuses a dataset that has no such pairs
+        # Refuses a dataset that has no such pairs. The size of batches does not show.
+        size = max(1, min(draws, count_pairs(source, way)))
     transition = other.parse(change) if way == "grid" else None
 
     from threedident.datasets.dataset import ImageDataset
@@ -351,13 +352,13 @@ def _measure_other_pairs(
     data = ImageDataset(dataset, factors=factors or None)
     pairs: IndexedPairs
     if transition is not None:
-        pairs = GridPairs(data, transition, seed=seed)
+        pairs = GridPairs(data, transition, batch_size=size, seed=seed)
         what = f"{len(data):,} images on a grid; {transition}"
     elif way == "sequence":
-        pairs = SequencePairs(data, other.max_gap or 1, seed=seed)
+        pairs = SequencePairs(data, other.max_gap or 1, batch_size=size, seed=seed)
         what = f"{len(data):,} images in sequences; pairs with max_gap {pairs.max_gap}"
     else:
-        pairs = TablePairs(data, seed=seed)
+        pairs = TablePairs(data, batch_size=size, seed=seed)
         what = f"{len(data):,} images; the pairs that they name"
     report = examine_changes(pairs, draws, seed)
     if as_json:

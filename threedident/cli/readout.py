@@ -8,7 +8,6 @@ import click
 
 from threedident.cli.group import main
 from threedident.cli.options import PATH, seed_option
-from threedident.storage.atomic_files import write_json
 
 
 @main.command()
@@ -16,7 +15,7 @@ from threedident.storage.atomic_files import write_json
 @click.option("--data", type=PATH, required=True, help="The images, in any form.")
 @click.option(
     "--images",
-    type=click.IntRange(40),
+    type=click.IntRange(20),
     default=4096,
     show_default=True,
     help="The most images to take: half to fit on, half to score on.",
@@ -59,6 +58,7 @@ def readout(
       3dident readout runs/mine --data data/3dident-test
     """
     from threedident.evaluate.readout import read_out
+    from threedident.storage.atomic_files import write_json
 
     result = read_out(
         encoder,
