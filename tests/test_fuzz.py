@@ -998,12 +998,12 @@ def make_packed_images(root: Path) -> None:
 PAPERS = {
     **{
         name: Reader(
-            form.write, functools.partial(read_paper, form.place), 15, ways=(hostile, damage)
+            form.write, functools.partial(read_paper, form.place), 8, ways=(hostile, damage)
         )
         for name, form in paper_files.FORMS.items()
     },
     "packed images": Reader(
-        make_packed_images, functools.partial(read_paper, "packed.h5"), 40, ways=(hostile,)
+        make_packed_images, functools.partial(read_paper, "packed.h5"), 20, ways=(hostile,)
     ),
 }
 PLAIN = {
