@@ -553,20 +553,27 @@ other_pairs_options = gathered(
         click.option(
             "--transition",
             metavar="uni|lap",
-            help="Of a dataset on a grid: uni, k factors change (--change K; default: 1 to all but "
-            "one); lap, Laplace steps.",
+            help="Pairs over a grid: uni changes K factors (--change; from 1 to all but one where "
+            "it is left out), lap moves all by Laplace steps.",
         ),
-        click.option("--rate", metavar="RATE", help="Of lap; or LOW-HIGH, for each pair its own."),
         click.option(
-            "--redraw", metavar="HOW", help="Of lap, where nothing moved: one (default) or reject."
+            "--rate",
+            metavar="RATE",
+            help="Rate of lap; LOW-HIGH gives each pair its own.  [default: 1]",
         ),
-        click.option("--coin", is_flag=True, help="Of uni: half of the pairs change one factor."),
-        click.option("--replace", is_flag=True, help="Of uni: a new value may be the old one."),
+        click.option(
+            "--redraw",
+            metavar="HOW",
+            help="Cure of pairs that lap leaves alone: one (a factor moves) or reject.  "
+            "[default: one]",
+        ),
+        click.option("--coin", is_flag=True, help="Half of the pairs of uni change one factor."),
+        click.option("--replace", is_flag=True, help="New values of uni may be the old ones."),
         click.option(
             "--max-gap",
             type=click.IntRange(1),
             metavar="FRAMES",
-            help="Of sequences: the most frames from one image to the other.  [default: 1]",
+            help="Most frames from one image of a pair to the other, in sequences.  [default: 1]",
         ),
     ),
 )
