@@ -104,7 +104,10 @@ def read_run_scores(folder: Path) -> Mapping[str, float] | None:
         return None
     plain: Any = read_json(path)
     scores = plain.get("scores") if isinstance(plain, dict) else None
-    numbers = isinstance(scores, dict) and all(type(v) in (int, float) for v in scores.values())
-    if not numbers or plain.get("format") != FORMAT:
+    if (
+        not isinstance(scores, dict)
+        or plain.get("format") != FORMAT
+        or not all(type(value) in (int, float) for value in scores.values())
+    ):
         raise DatasetError(f"{path} is damaged: it holds no scores. Remove it to score again")
     return {name: float(value) for name, value in scores.items()}
