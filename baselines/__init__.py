@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from threedident.baselines.losses import tricl as tricl
     from threedident.baselines.training.loop import resume as resume
     from threedident.baselines.training.loop import train as train
+    from threedident.encoders import load_decoder as load_decoder
     from threedident.encoders import load_encoder as load_encoder
+    from threedident.encoders import save_decoder as save_decoder
     from threedident.encoders import save_encoder as save_encoder
 
 _MODULES = {
-    "threedident.encoders": ("load_encoder", "save_encoder"),
+    "threedident.encoders": ("load_decoder", "load_encoder", "save_decoder", "save_encoder"),
     "threedident.baselines.experiment": ("Experiment", "load_experiment"),
     "threedident.baselines.losses": (
         *("Bilinear", "Dot", "Power", "Quadratic"),

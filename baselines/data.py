@@ -32,10 +32,10 @@ from threedident.datasets.pairs import PositivePairs
 from threedident.datasets.papers import FORMS
 from threedident.datasets.sequence_pairs import SequencePairs, TablePairs
 from threedident.datasets.single_images import SingleImages
-from threedident.datasets.synthetic import Mixing, SyntheticPairs
+from threedident.datasets.synthetic import LatentMap, Mixing, SyntheticPairs
 from threedident.distributions import PairProcess, Uniform, check_matchable
 from threedident.distributions.serialisation import space_as_dict
-from threedident.distributions.spaces import Box
+from threedident.distributions.spaces import Box, Sphere
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._kinds import Kind, kinds_of_columns
@@ -58,7 +58,7 @@ class Problem:
     Attributes:
         n: the number of latents that count.
         source: the source of the training batches.
-        mixing: the network that makes synthetic observations; None for images.
+        mixing: the map that makes synthetic observations; None for images.
         images: the images to score on; None for synthetic observations.
         experiment: the experiment whose data these are.
         normalization: the mean and the std of the images; None for vectors.
@@ -69,7 +69,7 @@ class Problem:
 
     n: int
     source: BatchSource
-    mixing: Mixing | None
+    mixing: LatentMap | None
     images: ImageDataset | None
     experiment: Experiment
     normalization: tuple[tuple[float, ...], tuple[float, ...]] | None
@@ -92,7 +92,7 @@ class Problem:
             return self.images.factors[numbers], self.images.images(numbers)
         assert self.mixing is not None and self.experiment.data.space is not None
         generator = seeded(
-            self.experiment.training.seed, _SCORED, number, device=self.mixing.weights.device
+            self.experiment.training.seed, _SCORED, number, device=self.mixing.device
         )
         z = self.experiment.data.marginal.marginal(
             self.experiment.data.space, count, generator=generator
@@ -143,6 +143,7 @@ def make_problem(
     test: Path | None,
     batch_size: int,
     device: torch.device,
+    decoder: Path | None = None,
 ) -> Problem:
     """Open the data of an experiment.
 
@@ -152,13 +153,14 @@ def make_problem(
         test: the images that scores are taken on; None: those of `data`.
         batch_size: the number of pairs in a batch of one process.
         device: the device that makes synthetic observations.
+        decoder: the file of the decoder, where observations are decoded images.
 
     Raises:
         UsageError: the data do not fit the experiment.
         DatasetError: they cannot be read.
     """
     if experiment.data.observations == "synthetic":
-        return _synthetic(experiment, batch_size, device)
+        return _synthetic(experiment, batch_size, device, decoder)
     if data is None:
         raise UsageError(f"{experiment.name} is trained on images: say which by --data DIR")
     return _images(experiment, data, test, batch_size, pin_memory=device.type == "cuda")
@@ -170,7 +172,7 @@ class _Matched:
     def __init__(
         self,
         experiment: Experiment,
-        mixing: Mixing,
+        mixing: LatentMap,
         batch_size: int,
         seed: int,
         latents: torch.Tensor,
@@ -191,7 +193,7 @@ class _Matched:
         if match == "resample":  # anew for each batch, it would take hours
             generator = seeded(experiment.training.seed, _LATENTS, 1)
             self._partners = self._matcher.partners(self._process, _PARTNERS, generator)
-        self._device = mixing.weights.device
+        self._device = mixing.device
         self._z = latents.to(self._device)
         with torch.no_grad():
             self._x = mixing(self._z)
@@ -213,7 +215,7 @@ class _Synthetic:
 
     batches = None
 
-    def __init__(self, experiment: Experiment, mixing: Mixing, batch_size: int) -> None:
+    def __init__(self, experiment: Experiment, mixing: LatentMap, batch_size: int) -> None:
         self._data, self._mixing, self._size = experiment.data, mixing, batch_size
         # What trains on another run sees other pairs than that has seen.
         self._seed = experiment.training.seed + (_CONTINUED if experiment.start else 0)
@@ -234,7 +236,7 @@ class _Synthetic:
         ]
 
     def batch(self, epoch: int, number: int) -> Batch:
-        device = self._mixing.weights.device
+        device = self._mixing.device
         space = self._data.space
         assert space is not None
         if self._supervised:
@@ -256,26 +258,43 @@ class _Synthetic:
         return Batch(latents, observations)
 
 
-def _synthetic(experiment: Experiment, batch_size: int, device: torch.device) -> Problem:
-    data, training = experiment.data, experiment.training
+def _synthetic(
+    experiment: Experiment, batch_size: int, device: torch.device, decoder: Path | None
+) -> Problem:
+    data = experiment.data
     assert data.space is not None
-    mixing = Mixing(
-        data.space.n,
-        layers=data.mixing_layers,
-        trials=data.mixing_trials,
-        seed=training.seed if data.mixing_seed is None else data.mixing_seed,
-        device=device,
-    )
-    about: dict[str, Any] = {
-        "observations": "synthetic",
-        "condition_numbers": [round(c, 4) for c in mixing.condition_numbers],
-    }
+    mixing, about = _make_mixing(experiment, device, decoder)
+    about = {"observations": "synthetic", **about}
     source = _Synthetic(experiment, mixing, batch_size)
     if isinstance(data.space, Box) and len(experiment.processes) == 1:
         about["pairs"] = _measure_pairs(source, batch_size)
     return Problem(
         data.space.n, source, mixing, None, experiment, None, about, experiment.processes
     )
+
+
+def _make_mixing(
+    experiment: Experiment, device: torch.device, decoder: Path | None
+) -> tuple[LatentMap, dict[str, Any]]:
+    """Make the map from latents to observations, and a record of it."""
+    data, seed = experiment.data, experiment.training.seed
+    assert data.space is not None
+    if data.mixing == "decoder":
+        from threedident.baselines.training.decoder import open_mixing
+
+        if decoder is None:
+            raise UsageError(f"{experiment.name} needs the file of a decoder, see prepare_decoder")
+        assert isinstance(data.space, Sphere)
+        mixing, about = open_mixing(decoder, data.space, device)
+        return mixing, {"decoder": about}
+    network = Mixing(
+        data.space.n,
+        layers=data.mixing_layers,
+        trials=data.mixing_trials,
+        seed=seed if data.mixing_seed is None else data.mixing_seed,
+        device=device,
+    )
+    return network, {"condition_numbers": [round(c, 4) for c in network.condition_numbers]}
 
 
 def _measure_pairs(source: _Synthetic, batch_size: int) -> dict[str, float]:

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from threedident.baselines.experiment_checks import (
     AUTOENCODERS,
+    PUBLISHED_EPOCHS,
     PUBLISHED_WIDTH,
     check_experiment,
 )
@@ -40,8 +41,8 @@ class Data:
     """The observations, and the pairs that they come in.
 
     Attributes:
-        observations: the kind of observations: synthetic (the outputs of a random invertible
-            network) or images.
+        observations: the kind of observations: synthetic (the outputs of a map from latents) or
+            images.
         space: the space of the latents; for images None is the box of the dataset's raw latents.
         marginal: the distribution p(z).
         conditional: the distribution p(z~ | z); None without pairs. Of images rendered in pairs
@@ -60,9 +61,14 @@ class Data:
         latents: the number of synthetic latents, drawn once, that pairs are matched to as they are
             to images; 0: all are drawn afresh, in exact pairs.
         factors: the names of the factors that count; none: all ten.
+        mixing: the map from latents to synthetic observations: network (random and invertible) or
+            decoder (the frozen decoder of a VAE, which gives images).
+        decoder: the dataset that the VAE learns, such as sklearn:digits (1,797 images of 8 x 8);
+            or the decoder of an autoencoder, its file (.pt) or run. "" for a network.
+        decoder_epochs: the number of times that the VAE sees its images.
         mixing_layers: the number of layers of the synthetic network.
         mixing_trials: the number of networks that are tried for a well-conditioned one.
-        mixing_seed: the seed of the synthetic network; None: the training's.
+        mixing_seed: the seed of the synthetic network, or of the VAE; None: the training's.
     """
 
     observations: str = "synthetic"
@@ -77,6 +83,9 @@ class Data:
     match: str = "nearest"
     latents: int = 0
     factors: tuple[str, ...] = ()
+    mixing: str = "network"
+    decoder: str = ""
+    decoder_epochs: int = PUBLISHED_EPOCHS
     mixing_layers: int = 3
     mixing_trials: int = 25_000
     mixing_seed: int | None = None

@@ -10,9 +10,10 @@ from threedident.distributions.spaces import Box, Sphere
 from threedident.errors import UsageError
 
 if TYPE_CHECKING:
-    from threedident.baselines.experiment import Experiment, Loss, Training
+    from threedident.baselines.experiment import Data, Experiment, Loss, Training
 
 OBSERVATIONS = ("synthetic", "images")
+MIXINGS = ("network", "decoder")
 PAIRS = ("matched", "rendered", "groups", "views", "grid", "sequence", "table", "none")
 BODIES = ("mlp", "resnet18", "resnet34", "resnet50", "conv", "mlp-image")
 OUTPUTS = ("unbounded", "box", "sphere")
@@ -23,6 +24,8 @@ OPTIMIZERS = ("adam", "muon")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
 #: The channels of a published ResNet's first layer.
 PUBLISHED_WIDTH = 64
+#: The number of times that the published VAE of digits saw its images.
+PUBLISHED_EPOCHS = 50
 #: The sides of the images that the convolutional encoder takes, as `threedident.encoders.conv` has
 #: them; that needs torch.
 CONV_SIDES = (64, 32)
@@ -48,6 +51,7 @@ def check_experiment(e: Experiment) -> None:
     _check_encoder(e)
     _check_data(e)
     _check_latents(e)
+    _check_mixing(e.data)
     if e.supervised:
         _check_targets(e)
     if e.reconstructs:
@@ -58,6 +62,7 @@ def _check_choices(e: Experiment) -> None:
     data, encoder, loss, training = e.data, e.encoder, e.loss, e.training
     for value, choices, name in (
         (data.observations, OBSERVATIONS, "data.observations"),
+        (data.mixing, MIXINGS, "data.mixing"),
         (data.pairs, PAIRS, "data.pairs"),
         (data.match, ("nearest", "resample"), "data.match"),
         (encoder.body, BODIES, "encoder.body"),
@@ -222,6 +227,34 @@ def _check_start(loss: Loss, training: Training) -> None:
         raise UsageError(
             "training.optimizer = 'muon' does not go with 16-mixed, whose scaled gradients it "
             "does not see: set training.precision=bf16-mixed"
+        )
+
+
+def _check_mixing(data: Data) -> None:
+    """Refuse a decoder that nothing would be decoded by, and latents that do not fit it."""
+    if data.mixing == "network":
+        if data.decoder or data.decoder_epochs != PUBLISHED_EPOCHS:
+            raise UsageError(
+                "data.decoder and data.decoder_epochs go with data.mixing = 'decoder': set that "
+                f"too, or leave them out, found {data.decoder!r:.100} and {data.decoder_epochs}"
+            )
+        return
+    if data.observations != "synthetic" or not isinstance(data.space, Sphere):
+        raise UsageError(
+            "data.mixing = 'decoder' makes synthetic observations of latents on a sphere, found "
+            f"data.observations = {data.observations!r} and data.space = {data.space}"
+        )
+    if not data.decoder:
+        raise UsageError(
+            "data.mixing = 'decoder' needs data.decoder: the path of a dataset of small images; "
+            "sklearn:digits, which scikit-learn brings; or the run of an autoencoder"
+        )
+    if data.decoder_epochs < 1:
+        raise UsageError(f"data.decoder_epochs must be at least 1, found {data.decoder_epochs}")
+    if (data.mixing_layers, data.mixing_trials) != (3, 25_000):
+        raise UsageError(
+            "data.mixing_layers and data.mixing_trials are those of a network: leave them out "
+            f"where data.mixing = 'decoder', found {data.mixing_layers} and {data.mixing_trials}"
         )
 
 

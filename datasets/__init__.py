@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from threedident.datasets.loader import Batch as Batch
     from threedident.datasets.loader import PairLoader as PairLoader
     from threedident.datasets.pairs import PositivePairs as PositivePairs
+    from threedident.datasets.papers.sprites import SpriteSource as SpriteSource
     from threedident.datasets.rendered_pairs import RenderedPairs as RenderedPairs
     from threedident.datasets.sequence_pairs import SequencePairs as SequencePairs
     from threedident.datasets.sequence_pairs import TablePairs as TablePairs
@@ -66,6 +67,7 @@ _MODULES = {
     "threedident.datasets.formats": ("open_dataset",),
     "threedident.datasets.loader": ("Batch", "PairLoader"),
     "threedident.datasets.pairs": ("PositivePairs",),
+    "threedident.datasets.papers.sprites": ("SpriteSource",),
     "threedident.datasets.rendered_pairs": ("RenderedPairs",),
     "threedident.datasets.sequence_pairs": ("SequencePairs", "TablePairs"),
     "threedident.datasets.synthetic": ("Mixing", "SyntheticPairs"),

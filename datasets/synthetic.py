@@ -5,7 +5,7 @@ The network is that of Zimmermann et al. (2021), appendix A.2; see CITATION.cff.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from threedident.distributions import PairProcess
 from threedident.errors import MissingExtraError, UsageError
@@ -19,6 +19,25 @@ from threedident.datasets.loader import Batch, PairLoader, check_sizes
 from threedident.distributions.torch_sampler import seeded
 
 _AT_ONCE = 5000  # matrices whose condition numbers are computed together
+
+
+class LatentMap(Protocol):
+    """A map x = g(z) of latents (N, n) to observations (N, d)."""
+
+    @property
+    def n(self) -> int:
+        """The number of latents."""
+
+    @property
+    def outputs(self) -> int:
+        """The number of dimensions of an observation, d."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it computes on."""
+
+    def __call__(self, z: torch.Tensor) -> torch.Tensor:
+        """Map latents (N, n) to observations (N, d)."""
 
 
 class Mixing(torch.nn.Module):
@@ -81,6 +100,21 @@ class Mixing(torch.nn.Module):
         self.weights: torch.Tensor
         self.register_buffer("weights", torch.stack(chosen).float().to(device))
 
+    @property
+    def n(self) -> int:
+        """The number of latents."""
+        return int(self.weights.shape[-1])
+
+    @property
+    def outputs(self) -> int:
+        """The number of dimensions of an observation: as many."""
+        return self.n
+
+    @property
+    def device(self) -> torch.device:
+        """The device that it computes on."""
+        return self.weights.device
+
     def forward(self, z: torch.Tensor) -> torch.Tensor:
         """Map latents (N, n) to observations (N, n)."""
         x = z
@@ -113,14 +147,14 @@ class SyntheticPairs:
     """Batches `((z, z~), (x, x~))` of exact pairs and their observations, drawn on the fly.
 
     Attributes:
-        mixing: the mixing, x = g(z); the pairs are drawn on its device.
+        mixing: the map x = g(z); the pairs are drawn on its device.
         process: the process of the pairs.
         batches: the number of batches in an epoch; None: there is no end.
     """
 
     def __init__(
         self,
-        mixing: Mixing,
+        mixing: LatentMap,
         process: PairProcess,
         *,
         batch_size: int = 6144,
@@ -130,7 +164,7 @@ class SyntheticPairs:
         """Take a mixing and a process; nothing is drawn yet.
 
         Args:
-            mixing: the mixing, x = g(z).
+            mixing: the map x = g(z), such as a `Mixing` or a `DecoderMixing`.
             process: the process of the pairs, on a space of the mixing's dimension.
             batch_size: the number of pairs in a batch.
             batches: the number of batches in an epoch; None: there is no end.
@@ -140,17 +174,15 @@ class SyntheticPairs:
             UsageError: the mixing has another dimension than the process's space, or an argument
                 does not fit.
         """
-        n = mixing.weights.shape[-1]
-        if process.space.n != n:
-            raise UsageError(f"the mixing takes {n} dimensions, found {process.space}")
+        if process.space.n != mixing.n:
+            raise UsageError(f"the mixing takes {mixing.n} dimensions, found {process.space}")
         check_sizes(batch_size, batches)
         self.mixing, self.process, self.batches = mixing, process, batches
         self._batch_size, self._seed = batch_size, seed
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """Draw batch `number` of an epoch: latents and observations, (B, n) float32."""
-        device = self.mixing.weights.device
-        generator = seeded(self._seed, epoch, number, device=device)
+        """Draw batch `number` of an epoch: latents (B, n), observations (B, d), float32."""
+        generator = seeded(self._seed, epoch, number, device=self.mixing.device)
         z, z_tilde = self.process.sample(self._batch_size, generator=generator)
         with torch.no_grad():
             return Batch((z, z_tilde), (self.mixing(z), self.mixing(z_tilde)))

@@ -1,4 +1,4 @@
-"""Download the published release from its Zenodo record, check it, and unpack it.
+"""Download what is published on Zenodo, 3DIdent and others, check it, and unpack it.
 
 Every step can be interrupted, and the next run goes on from there. A partial file lies in
 `.NAME.part`. An archive is unpacked in `.FOLDER.unpacking`, which is renamed when it is whole.
@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from threedident.datasets import papers
 from threedident.datasets.formats import png_folder as published
 from threedident.errors import DatasetError, UsageError
 from threedident.progress import Progress
@@ -36,6 +37,20 @@ if TYPE_CHECKING:
     import requests
 
 RECORD = 4502485
+#: The numbers of the records, by the name that `3dident download` takes.
+RECORDS = {"3dident": RECORD, "kitti-masks": 3931823, "natural-sprites": 3948069}
+#: Where the datasets are published that have no record.
+ELSEWHERE = {
+    "dsprites": "its file, dsprites_ndarray_co1sh3sc6or40x32y32_64x64.npz, lies in DeepMind's "
+    "repository dsprites-dataset on GitHub",
+    "shapes3d": "DeepMind's repository 3d-shapes on GitHub links to its file, 3dshapes.h5",
+    "cars3d": "its archive, nips2015-analogy-data.tar.gz, is on the page of its author, Scott Reed",
+    "smallnorb": "its six files are on Yann LeCun's page at New York University: NORB, small",
+    "mpi3d": "the repository disentanglement_dataset of rr-learning on GitHub links to its files, "
+    "mpi3d_toy.npz and others; where a link is dead, its issues name new ones",
+    "mnist": "torchvision.datasets.MNIST(FOLDER, download=True) fetches it, and FashionMNIST its "
+    "relative, which also is Debian's package dataset-fashion-mnist",
+}
 API = "https://zenodo.org/api"
 
 _ARCHIVE = re.compile(r"(.+?)\.(zip|tar|tgz|tbz2|txz|tar\.(gz|bz2|xz))", re.IGNORECASE)
@@ -81,6 +96,28 @@ class _LaterError(Exception):
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
         self.wait = wait
+
+
+def find_record(name: str) -> int:
+    """The number of a dataset's record.
+
+    Args:
+        name: one of `RECORDS`.
+
+    Raises:
+        UsageError: the dataset is not on Zenodo, or not known.
+    """
+    if name in RECORDS:
+        return RECORDS[name]
+    if name in ELSEWHERE:
+        raise UsageError(
+            f"{name} is not on Zenodo: {ELSEWHERE[name]}. Fetch it there; `3dident info FILE` then "
+            "opens it"
+        )
+    raise UsageError(
+        f"unknown dataset {name!r:.100}: expected one of {', '.join(RECORDS)}. Not on Zenodo, but "
+        f"read once fetched: {', '.join(ELSEWHERE)}"
+    )
 
 
 def open_session() -> requests.Session:
@@ -438,6 +475,13 @@ def _inside(archive: str, member: str, plain: bool) -> PurePosixPath:
     raise DatasetError(
         f"{archive} is not unpacked: its member {member!r} is {fault}. Nothing of it is kept; do "
         "not trust this archive"
+    )
+
+
+def find_others(root: Path) -> list[Path]:
+    """Find the files right in `root` that are one of the papers' other datasets."""
+    return sorted(
+        path for path in root.iterdir() if path.is_file() and papers.find_form(path) is not None
     )
 
 

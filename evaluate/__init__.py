@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from threedident.evaluate.metrics import r2_beyond_parents as r2_beyond_parents
     from threedident.evaluate.metrics import sap as sap
     from threedident.evaluate.metrics import sap_discrete as sap_discrete
+    from threedident.evaluate.readout import Readout as Readout
+    from threedident.evaluate.readout import read_out as read_out
     from threedident.evaluate.scores_file import ScoresFile as ScoresFile
     from threedident.evaluate.scoring import score as score
     from threedident.evaluate.submissions import onnx_export as _onnx
@@ -66,6 +68,7 @@ _MODULES = {
         "sap_discrete",
     ),
     "threedident.evaluate.evaluation": ("EvaluationResult", "evaluate", "score_codes"),
+    "threedident.evaluate.readout": ("Readout", "read_out"),
     "threedident.evaluate.scores_file": ("ScoresFile",),
     "threedident.evaluate.scoring": ("score",),
     "threedident.evaluate.text_tables": ("summary",),

@@ -15,15 +15,19 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import gzip
 import io
 import json
 import math
 import os
+import pickle
+import pickletools
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import tomllib
@@ -40,6 +44,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from helpers import paper_files
 
 from threedident import presets
 from threedident.baselines.experiment import load_experiment
@@ -208,7 +213,10 @@ def changed_toml(draw: Any, content: bytes) -> bytes:
 
 def changed_npy(draw: Any, content: bytes) -> bytes:
     """An array whose head says something else than it holds."""
-    array = np.load(io.BytesIO(content))
+    try:
+        array = np.load(io.BytesIO(content))
+    except ValueError:  # Python objects
+        return damage(draw, content)
     head = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
     values = (
         "|O",
@@ -308,7 +316,13 @@ def changed_hdf5(draw: Any, content: bytes) -> bytes:
     with h5py.File(buffer, "r+", libver="v110") as file:
         names = [*file.attrs, *file]
         name = draw(st.sampled_from(names))
-        if name == "manifest":
+        if name == "about":
+            text = as_json(
+                change(draw, json.loads(file.attrs[name])), draw(st.sampled_from(DEPTHS))
+            )
+            with contextlib.suppress(ValueError):  # what HDF5 does not store
+                write_text(file, name, text)
+        elif name == "manifest":
             with contextlib.suppress(ValueError):  # what HDF5 does not store
                 text = changed_manifest(draw, file.attrs[name])
                 if draw(st.booleans()):
@@ -329,6 +343,8 @@ def changed_hdf5(draw: Any, content: bytes) -> bytes:
 
 
 def changed_array(draw: Any, file: Any, name: str) -> None:
+    while isinstance(file[name], h5py.Group):
+        name = f"{name}/{draw(st.sampled_from(sorted(file[name])))}"
     old = file[name][()]
     del file[name]
     kind = draw(st.sampled_from(("remove", "values", "shape", "type", "huge", "link", "group")))
@@ -407,6 +423,141 @@ def changed_tensors(draw: Any, content: bytes) -> bytes:
     return made.getvalue()
 
 
+def changed_gzip(draw: Any, content: bytes) -> bytes:
+    """A gzipped file whose content is damaged, and whose checksum fits."""
+    inner = gzip.decompress(content)
+    match draw(st.sampled_from(("damage", "damage", "head", "bomb", "tar"))):
+        case "head":  # where IDX files and binary matrices declare their sizes
+            place = 4 * draw(st.integers(0, 5))
+            number = draw(st.sampled_from((0, 1, 2, 2**31 - 1, 2**32 - 1, 2**20, 96)))
+            order = draw(st.sampled_from(("little", "big")))
+            inner = inner[:place] + number.to_bytes(4, order) + inner[place + 4 :]
+        case "bomb":
+            inner += bytes(1 << 26)
+        case "tar":
+            inner = changed_tar(draw, inner)
+        case _:
+            inner = damage(draw, inner)
+    return gzip.compress(inner, 1)
+
+
+def changed_tar(draw: Any, content: bytes) -> bytes:
+    """An archive one of whose members is damaged, called otherwise, or no file."""
+    made = io.BytesIO()
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content)) as old:
+            members = [(each, old.extractfile(each).read()) for each in old]  # type: ignore[union-attr]
+    except tarfile.TarError:
+        return damage(draw, content)
+    number = draw(st.integers(0, len(members) - 1))
+    entry, data = members[number]
+    match draw(st.sampled_from(("damage", "damage", "rename", "kind", "size", "twice"))):
+        case "rename":
+            entry.name = draw(st.sampled_from(("../../x", "/etc/x", "cars/x.mat", "x" * 5000)))
+        case "kind":
+            entry.type = draw(st.sampled_from((b"1", b"2", b"3", b"5", b"7", b"x", b"L", b"S")))
+            entry.linkname = "/dev/zero"
+        case "size":
+            entry.size = draw(st.sampled_from((0, 1, len(data) + 1, 2**33 - 1)))
+        case "twice":
+            members.append(members[number])
+        case _:
+            data = damage(draw, data)
+            entry.size = len(data)
+    members[number] = (entry, data)
+    for entry, data in members:
+        made.write(entry.tobuf(tarfile.GNU_FORMAT) + data + bytes(-len(data) % 512))
+    return made.getvalue() + bytes(1024)
+
+
+def changed_matlab(draw: Any, content: bytes) -> bytes:
+    """A MATLAB file whose array is damaged inside its compressed part."""
+    head, packed = content[:128], content[136:]
+    try:
+        inner = zlib.decompress(packed)
+    except zlib.error:
+        return damage(draw, content)
+    place = 4 * draw(st.integers(0, 20))
+    number = draw(st.sampled_from((0, 1, 6, 9, 14, 15, 2**16, 2**31 - 1, 2**32 - 1)))
+    match draw(st.sampled_from(("damage", "number", "bomb"))):
+        case "number":
+            inner = inner[:place] + number.to_bytes(4, "little") + inner[place + 4 :]
+        case "bomb":
+            inner += bytes(1 << 26)
+        case _:
+            inner = damage(draw, inner)
+    packed = zlib.compress(inner, 1)
+    return head + (15).to_bytes(4, "little") + len(packed).to_bytes(4, "little") + packed
+
+
+def changed_pickle(draw: Any, content: bytes) -> bytes:
+    """A pickle that calls something else, or declares other sizes."""
+    texts, numbers = [], []
+    for code, value, place in pickletools.genops(content):
+        if code.name == "SHORT_BINUNICODE":
+            texts.append((place, len(value)))
+        elif code.name in ("BININT", "BININT1", "BININT2"):
+            numbers.append((place, {"BININT": 4, "BININT1": 1, "BININT2": 2}[code.name]))
+    if draw(st.booleans()):
+        place, size = draw(st.sampled_from(texts))
+        names = (
+            "os",
+            "posix",
+            "system",
+            "builtins",
+            "eval",
+            "numpy",
+            "ndarray",
+            "O",
+            "b1",
+            "x" * 99,
+        )
+        name = draw(st.sampled_from(names)).encode()
+        return content[: place + 1] + bytes([len(name)]) + name + content[place + 2 + size :]
+    place, size = draw(st.sampled_from(numbers))
+    number = draw(st.sampled_from((-1, 0, 2, 255, 2**15, 2**31 - 1)))
+    return b"".join(
+        (
+            content[:place],
+            b"J",
+            number.to_bytes(4, "little", signed=True),
+            content[place + 1 + size :],
+        )
+    )
+
+
+class Runs:
+    """Whoever unpickles it runs a command."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, ("touch ran",)
+
+
+def hostile(draw: Any, _: bytes) -> bytes:
+    """A file of another kind, made to harm."""
+    made = io.BytesIO()
+    match draw(st.sampled_from(("pickle", "objects", "paths", "bomb", "links", "deep", "empty"))):
+        case "pickle":
+            made.write(pickle.dumps([Runs()]))
+        case "objects":
+            array = np.empty(1, object)
+            array[0] = Runs()
+            np.savez(made, images=array, imgs=array, latents_classes=array)
+        case "paths":
+            with zipfile.ZipFile(made, "w") as archive:
+                archive.writestr("../../ran", b"x")
+                archive.writestr("images.npy", b"x")
+        case "bomb":
+            made.write(gzip.compress(bytes(1 << 27), 9))
+        case "links":
+            with h5py.File(made, "w") as file:
+                for name in ("images", "labels", "imgs", "factors"):
+                    file[name] = h5py.ExternalLink("/dev/zero", "x")
+        case "deep":
+            made.write(b"[" * 100_000)
+    return made.getvalue()
+
+
 CHANGES: dict[str, tuple[Callable[[Any, bytes], bytes], ...]] = {
     ".json": (changed_json,),
     ".toml": (changed_toml,),
@@ -416,6 +567,9 @@ CHANGES: dict[str, tuple[Callable[[Any, bytes], bytes], ...]] = {
     ".pt": (changed_zip, changed_tensors),
     ".png": (changed_png,),
     ".h5": (changed_hdf5,),
+    ".gz": (changed_gzip,),
+    ".mat": (changed_matlab,),
+    ".pickle": (changed_pickle,),
 }
 
 
@@ -431,12 +585,14 @@ class Reader:
         read: opens them, and does with them what the toolkit would.
         examples: how many damaged files are read; times THREEDIDENT_FUZZ.
         files: of those made, which are damaged.
+        ways: what is done to all of them, beside what is done to files of their ending.
     """
 
     make: Callable[[Path], object]
     read: Callable[[Path], object]
     examples: int
     files: str = "**/*"
+    ways: tuple[Callable[[Any, bytes], bytes], ...] = ()
 
 
 def make_images(count: int) -> np.ndarray:
@@ -808,6 +964,48 @@ def run_submissions(root: Path) -> None:
     each(*(lambda p=p: run_encoder(identify(p), dataset, limits) for p in changed))  # type: ignore[misc]
 
 
+def read_paper(place: str, root: Path) -> None:
+    """As the commands do that look at one of the papers' other datasets."""
+    path = root / place
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        each(
+            lambda: look_through(path),
+            lambda: look_about(path),
+            lambda: lines(describe(path)),
+            lambda: verify_any(path),
+            lambda: pack_again(path, Path(folder) / "packed.h5"),
+        )
+    assert not Path("ran").exists()
+
+
+def look_about(path: Path) -> None:
+    """Reads images out of their order."""
+    with open_dataset(path) as source:
+        source.images(range(len(source) - 1, -1, -7))
+        assert source.fingerprint
+
+
+def pack_again(path: Path, out: Path) -> None:
+    with open_dataset(path) as source:
+        pack(source, out)
+
+
+def make_packed_images(root: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pack_again(paper_files.write_mpi3d(Path(folder)), root / "packed.h5")
+
+
+PAPERS = {
+    **{
+        name: Reader(
+            form.write, functools.partial(read_paper, form.place), 15, ways=(hostile, damage)
+        )
+        for name, form in paper_files.FORMS.items()
+    },
+    "packed images": Reader(
+        make_packed_images, functools.partial(read_paper, "packed.h5"), 40, ways=(hostile,)
+    ),
+}
 PLAIN = {
     "shards": Reader(make_dataset, read_dataset, 40),
     "given latents": Reader(make_given, read_dataset, 30),
@@ -834,7 +1032,7 @@ OTHERS = {
     "ONNX graph": Reader(make_graph, read_graph, 60),
     "submission": Reader(make_submissions, run_submissions, 1),
 }
-READERS = {**PLAIN, **OTHERS}
+READERS = {**PLAIN, **PAPERS, **OTHERS}
 
 
 # The process that reads
@@ -863,7 +1061,7 @@ def fuzz(name: str, folder: Path) -> dict[str, Any]:
     def read_damaged(data: Any) -> None:
         path = data.draw(st.sampled_from(files))
         content = (whole / path).read_bytes()
-        ways = [damage, *CHANGES.get(path.suffix, [])]
+        ways = [damage, *CHANGES.get(path.suffix, []), *reader.ways]
         made = data.draw(st.sampled_from(ways))(data.draw, content)
         shutil.rmtree(hurt)
         shutil.copytree(whole, hurt)
@@ -946,7 +1144,7 @@ def run_readers(names: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     return found, wrong
 
 
-@pytest.mark.parametrize("readers", [PLAIN, OTHERS], ids=["plain", "others"])
+@pytest.mark.parametrize("readers", [PLAIN, PAPERS, OTHERS], ids=["plain", "papers", "others"])
 def test_nothing_but_our_own_errors_comes_out(readers: dict[str, Reader]) -> None:
     found, wrong = run_readers(list(readers))
     if TIMES:

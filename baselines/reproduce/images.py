@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from threedident.baselines.reproduce.scales import Rendering
-from threedident.baselines.reproduce.studies import TEST, TRAIN, ImageSet
-from threedident.datasets.formats import open_dataset, open_rendered
+from threedident.baselines.reproduce.studies import ImageSet
+from threedident.datasets.formats import open_dataset
 from threedident.datasets.papers import FORMS
 from threedident.errors import DatasetError, RenderError, UsageError
 from threedident.progress import Progress
@@ -96,12 +96,11 @@ class Images:
     def _like_the_given(self) -> tuple[int, str]:
         """Return resolution and quality: those of the datasets that were given, if any."""
         resolution, quality = self._rendering.resolution, self._rendering.quality
-        for name in (TEST, TRAIN):
-            if name in self._named:
-                with open_rendered(self._named[name]) as source:
-                    resolution = int(source.shape[0])
-                    if source.manifest is not None and source.manifest.engine["quality"]:
-                        quality = str(source.manifest.engine["quality"])
+        for path in reversed(self._named.values()):  # those to train on count more
+            with open_dataset(path) as source:
+                resolution = int(source.shape[0])
+                if source.manifest is not None and source.manifest.engine["quality"]:
+                    quality = str(source.manifest.engine["quality"])
         return resolution, quality
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from threedident.baselines.experiment import parse_experiment
 from threedident.baselines.reproduce.blocks import Blocks, mean_blocks, read_blocks
+from threedident.baselines.reproduce.readouts import read_readout
 from threedident.baselines.reproduce.run_scores import read_run_scores
 from threedident.baselines.reproduce.studies import Published, Row, Study
 from threedident.baselines.training.run_folder import RESULT, read_result
@@ -30,6 +31,10 @@ LABELS = {
     "linear_r2_style": "R2 style",
     "kernel_r2_content": "kernel R2 content",
     "kernel_r2_style": "kernel R2 style",
+    "class_backbone": "class, backbone",
+    "mean_backbone": "augmentations, backbone",
+    "class_codes": "class, codes",
+    "mean_codes": "augmentations, codes",
     "linear_r2_batch_statistics": "R2, batch statistics",
     "mcc_batch_statistics": "MCC, batch statistics",
     "beta_vae": "BetaVAE",
@@ -55,7 +60,8 @@ class Outcome:
         results: the contents of `result.json`, by seed.
         curves: the rows of `metrics.csv`, by seed, of unfinished runs too.
         blocks_of_seeds: R2 by factor, by seed, in studies of views.
-        scores_of_seeds: further scores, by seed, in studies of the papers' other datasets.
+        scores_of_seeds: further scores, by seed, in studies of the papers' other datasets and of
+            read-outs.
     """
 
     row: Row
@@ -159,7 +165,11 @@ def collect(study: Study, runs: Path) -> list[Outcome]:
             scored = read_blocks(folder, row) if study.kind == "views" else None
             if scored is not None:
                 blocks[int(number)] = scored
-            further = read_run_scores(folder) if study.kind == "papers" else None
+            further = None
+            if study.kind == "papers":
+                further = read_run_scores(folder)
+            elif study.kind == "readout":
+                further = read_readout(folder)
             if further is not None:
                 scores[int(number)] = further
         ordered = dict(sorted(results.items()))

@@ -104,10 +104,7 @@ def read_run_scores(folder: Path) -> Mapping[str, float] | None:
         return None
     plain: Any = read_json(path)
     scores = plain.get("scores") if isinstance(plain, dict) else None
-    if (
-        not isinstance(scores, dict)
-        or plain.get("format") != FORMAT
-        or not all(type(value) in (int, float) for value in scores.values())
-    ):
+    numbers = isinstance(scores, dict) and all(type(v) in (int, float) for v in scores.values())
+    if scores is None or not numbers or plain.get("format") != FORMAT:
         raise DatasetError(f"{path} is damaged: it holds no scores. Remove it to score again")
     return {name: float(value) for name, value in scores.items()}

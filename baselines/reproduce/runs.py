@@ -22,9 +22,10 @@ from threedident.baselines.reproduce.images import (
 )
 from threedident.baselines.reproduce.observations import score_observations
 from threedident.baselines.reproduce.outcomes import collect
+from threedident.baselines.reproduce.readouts import score_readout
 from threedident.baselines.reproduce.run_scores import score_run
 from threedident.baselines.reproduce.scales import Scale, changes_of, find_scale
-from threedident.baselines.reproduce.studies import TEST, TRAIN, Row, Study, find_study
+from threedident.baselines.reproduce.studies import Row, Study, find_study
 from threedident.baselines.reproduce.untrained import begin_untrained
 from threedident.baselines.training.run_folder import RESULT, read_result
 from threedident.errors import UsageError
@@ -98,7 +99,7 @@ def reproduce(
     ]
     for run in runs:
         check_devices(run.experiment, devices, device)
-    given: dict[str, Path | None] = {TRAIN: data, TEST: test}
+    given: dict[str, Path | None] = dict(zip(study.given, (data, test), strict=True))
     if study.kind == "papers":
         given = {
             each.name: data and data.with_name(data.name + each.variant)
@@ -138,6 +139,8 @@ def reproduce(
             assert train_on is not None
             begin_untrained(run.experiment, run.folder, train_on, score_on)
         else:
+            if train is None and run.experiment.data.mixing == "decoder" and not finished:
+                _share_decoder(run, out, quiet=quiet)
             (train or _trainer())(
                 run.experiment,
                 run.folder,
@@ -150,8 +153,15 @@ def reproduce(
             )
         if study.kind == "views" and score_on is not None:
             score_blocks(run.folder, score_on)
+<<<<<<< HEAD
+        if study.kind == "papers" and train_on is not None:
+            score_run(run.folder, train_on, study.metrics, cut.scoring)
+        if study.kind == "readout" and score_on is not None:
+            score_readout(run.folder, score_on, quiet=quiet)
+=======
         if study.kind == "papers" and score_on is not None:
             score_run(run.folder, score_on, study.metrics, cut.scoring)
+>>>>>>> metrics18
         images.record()
         if not finished:
             _compare(study, scale, out)
@@ -192,7 +202,8 @@ def _check_images(
             )
         return
     used = {each.name for each in study.image_sets}
-    if (data is not None and TRAIN not in used) or (test is not None and TEST not in used):
+    train_on, score_on = study.given
+    if (data is not None and train_on not in used) or (test is not None and score_on not in used):
         raise UsageError(
             f"{study.name} compares datasets of its own: leave out --data and --test, or say where "
             "they lie by --datasets"
@@ -221,6 +232,13 @@ def _trainer() -> Trainer:
     from threedident.baselines.training.loop import train
 
     return train
+
+
+def _share_decoder(run: _Run, out: Path, *, quiet: bool) -> None:
+    """Give a run the decoder that all rows share; imports torch."""
+    from threedident.baselines.training.decoder import share_decoder
+
+    share_decoder(run.experiment, out, run.folder, quiet=quiet)
 
 
 def _estimate(runs: Sequence[_Run]) -> str:

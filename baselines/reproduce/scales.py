@@ -58,7 +58,7 @@ class Scale:
             later ones count more.
         seeds: the number of seeds of each row; None: as many as the paper.
         rendering: the images that are rendered.
-        views: the same for studies of views.
+        views: the same for studies of views and read-outs.
         scoring: the samples of studies of other datasets.
         draws: whether drawn images stand in for other datasets that are not given.
     """
@@ -76,7 +76,7 @@ class Scale:
         Args:
             study: the study.
         """
-        return self.views if study.kind == "views" else self.rendering
+        return self.views if study.kind in ("views", "readout") else self.rendering
 
 
 _SMOKE = {
@@ -134,6 +134,12 @@ SCALES: Mapping[str, Scale] = {
                 "training.loss_lr": 0.2,
             },
             "ensemble*": {"training.loss_lr": 0.5},
+            "decoded": {
+                **_MUON,
+                "training.steps": 600,
+                "training.batch_size": 512,
+                "training.loss_lr": 0.6,
+            },
             "images": {
                 "encoder.width": 32,
                 "training.steps": 8000,
@@ -165,6 +171,19 @@ SCALES: Mapping[str, Scale] = {
                 "training.score_every": 500,
                 "training.checkpoint_every": 500,
             },
+            "readout": {
+                "encoder.width": 16,
+                "encoder.codes": 32,
+                "training.steps": 600,
+                "training.batch_size": 128,
+                "training.optimizer": "muon",
+                "training.matrix_lr": 3e-3,
+                "training.lr": 1e-3,
+                "training.loss_lr": 0.05,
+                "training.schedule": "cosine",
+                "training.score_every": 100,
+                "training.checkpoint_every": 100,
+            },
             # At tau = 1 the loss is within 0.01 of its minimum after 200 steps.
             "content-style-*-cold": {"training.steps": 600},
             "content-style-*supervised": {"training.steps": 600},
@@ -177,11 +196,13 @@ SCALES: Mapping[str, Scale] = {
     SMOKE: Scale(
         {
             **dict.fromkeys(("synthetic", "marginals", "anisotropic", "twenty"), _SMOKE_SYNTHETIC),
+            "decoded": {**_SMOKE, "data.decoder_epochs": 1},
             "matching-synthetic-nearest-*": {"data.latents": 300},
             "matching-synthetic-resampled-*": {"data.latents": 300},
             "images": {**_SMOKE, "training.batch_size": 32},
             "views": {**_SMOKE, "training.batch_size": 32, "encoder.width": 8},
             "papers": {**_SMOKE, "training.batch_size": 8},
+            "readout": {**_SMOKE, "training.batch_size": 32, "encoder.width": 8},
         },
         1,
         Rendering(300, 100, 128, 300, 32, "draft"),

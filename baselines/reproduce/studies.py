@@ -135,8 +135,8 @@ class Study:
         name: the name on the command line.
         title: the title for people.
         kind: the kind of observations, by which a scale changes experiments. Of images it is
-            images, views where blocks of factors are scored, or papers where they are those of
-            other datasets of the papers.
+            images, views where blocks of factors are scored, readout where augmentations are read
+            out, or papers where they are those of other datasets of the papers.
         rows: the rows, in the order of the table.
         first: the names of rows that are trained before the others, in this order.
         metrics: the columns of the table, from `scores` of a result.
@@ -146,6 +146,7 @@ class Study:
         pairs: whether spread and kurtosis of the pairs are shown.
         statistic: what stands for the seeds: mean (and standard deviation), or median (and
             absolute deviation).
+        given: the names of the datasets that a user can name, to train and to score on.
         note: a note for the reader.
     """
 
@@ -160,12 +161,13 @@ class Study:
     per_factor: bool = False
     pairs: bool = False
     statistic: str = "mean"
+    given: tuple[str, str] = (TRAIN, TEST)
     note: str = ""
 
     @property
     def of_images(self) -> bool:
         """Whether its observations are images."""
-        return self.kind in ("images", "views", "papers")
+        return self.kind in ("images", "views", "papers", "readout")
 
     @property
     def image_sets(self) -> tuple[ImageSet, ...]:
@@ -223,6 +225,18 @@ _NOTES = {
         "AnInfoNCE is the paper's. For the second half of the symmetric loss the published code "
         "uses the similarities of view 1 to view 2 without transposing them: at the true latents "
         "its gradients differ by 3.5 % in batches of 1,000, by 14 % in batches of 64."
+    ),
+    "decoded": (
+        "Observations are the images that a frozen decoder makes of latents on the sphere. The "
+        "published numbers are of MNIST, and of a VAE whose widths and loss weights are not "
+        "printed. Without --set data.decoder=DATASET ours is of the 1,797 digits of 8 x 8 in "
+        "scikit-learn."
+    ),
+    "readout": (
+        "Published: CIFAR-10. Without --data and --test the images here are rendered ones of seven "
+        "shapes, all factors independent, and the class is the shape: another task, so that the "
+        "order of the rows compares, and not their values. A probe tells images that went through "
+        "one augmentation from those that did not."
     ),
     "images": (
         "R2 and MCC with batch normalisation in evaluation mode; beside them with each batch's own "

@@ -16,6 +16,7 @@ from threedident.baselines.reproduce.outcomes import (
     published_scores,
     summed_up,
 )
+from threedident.baselines.reproduce.readouts import PLACES, PROBES
 from threedident.baselines.reproduce.scales import SMOKE
 from threedident.baselines.reproduce.studies import Published, Study
 from threedident.factors import FACTOR_NAMES
@@ -67,6 +68,8 @@ def markdown(study: Study, scale: str, outcomes: Sequence[Outcome], notes: Seque
         lines += [*_per_factor(outcomes), ""]
     if study.kind == "views":
         lines += [*_per_variable(outcomes), ""]
+    if study.kind == "readout":
+        lines += [*_per_probe(outcomes), ""]
     return "\n".join([*lines, *_costs(outcomes), *_sources(outcomes), ""])
 
 
@@ -317,6 +320,32 @@ def _per_variable(outcomes: Sequence[Outcome]) -> list[str]:
                 text = f"**{text}**" if name in (blocks.content or ()) else text
             cells.append(text)
         lines.append(_pipes(cells))
+    return lines
+
+
+def _per_probe(outcomes: Sequence[Outcome]) -> list[str]:
+    """Tabulate the accuracy of every probe in both places, with the published one in brackets."""
+    probed = [each for each in outcomes if each.scores_of_seeds]
+    lines = [
+        "## Read-outs",
+        "",
+        "Balanced accuracy in %, means over seeds, published ones in brackets; chance is 50 % for "
+        "augmentations. The mean is that of the five from greyscale to saturation.",
+        "",
+        _pipes(["row", "features", *PROBES]),
+        _pipes(["---"] * (2 + len(PROBES))),
+    ]
+    for each in probed:
+        published = {} if each.row.published is None else each.row.published.scores
+        for place in PLACES:
+            cells = []
+            for probe in PROBES:
+                name = f"{probe}_{place}"
+                values = each.values(name)
+                text = f"{100 * values.mean():.1f}" if len(values) else NONE
+                known = published.get(name)
+                cells.append(text if known is None else f"{text} ({100 * known[0]:.1f})")
+            lines.append(_pipes([f"`{each.row.name}`", place, *cells]))
     return lines
 
 

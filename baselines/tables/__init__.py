@@ -34,7 +34,8 @@ _OF_EXPERIMENTS = ("title", "source", "data", "encoder", "loss", "training")
 #: The tables, in the order in which they are listed.
 TABLES = (
     *("table1", "table2", "table4", "fig2", "aninfonce", "hard-negatives", "ensemble", "tricl"),
-    *("matching", "matching-synthetic", "generators", "content-style"),
+    "mnist-vae",
+    *("matching", "matching-synthetic", "generators", "content-style", "readout"),
     *("kitti", "dsprites", "natural-sprites"),
 )
 _FOLDER = Path(__file__).parent

@@ -14,7 +14,7 @@ from typing import Any
 
 from threedident.baselines.checks import check_device_name, make_plan
 from threedident.baselines.experiment import Experiment, load_experiment
-from threedident.errors import DatasetError, MissingExtraError, ThreeDIdentError
+from threedident.errors import DatasetError, MissingExtraError, ThreeDIdentError, UsageError
 from threedident.progress import Progress
 from threedident.storage.atomic_files import remove_leftovers, write_json
 from threedident.system import stop_on_signals
@@ -28,6 +28,7 @@ except ImportError as error:
 
 from threedident.baselines.data import Problem, Views, make_problem
 from threedident.baselines.training.checkpoints import load_checkpoint, save_checkpoint
+from threedident.baselines.training.decoder import prepare_decoder
 from threedident.baselines.training.distributed import (
     any_process,
     describe_devices,
@@ -132,6 +133,8 @@ def train(
             title, *lines = plan.lines
             for line in (f"{title}, on {describe_devices(fabric, threads)}", *lines):
                 Progress.print(line)
+        if first:  # the other processes wait for it when they join
+            prepare_decoder(experiment, out, quiet=quiet)
         task = Task(experiment, out, plan.data, plan.test, quiet, threads)
         # Fabric takes arguments apart, and refuses frozen dataclasses; functions it leaves alone.
         train_here = functools.partial(_train_here, task=task)
@@ -145,6 +148,7 @@ def train(
                 test=plan.test,
                 batch_size=1,
                 device=torch.device("cpu"),
+                decoder=task.decoder,
             )
             launch(fabric, train_here)
         else:
@@ -186,6 +190,11 @@ class Task:
     quiet: bool
     threads: int | None
 
+    @property
+    def decoder(self) -> Path | None:
+        """The file of the decoder; None where nothing is decoded."""
+        return self.out / DECODER if self.experiment.data.mixing == "decoder" else None
+
 
 def _train_here(fabric: Fabric, task: Task) -> None:
     """Train in this process, beside the other processes where there are some."""
@@ -201,6 +210,7 @@ def _train_here(fabric: Fabric, task: Task) -> None:
         test=task.test,
         batch_size=training.batch_size // (fabric.world_size * training.accumulate),
         device=fabric.device,
+        decoder=task.decoder,
     )
     trainer, measurements, damaged = _begin_or_go_on(fabric, task, problem)
     require_same_step(fabric, trainer.step, task.out)
@@ -236,6 +246,11 @@ def _begin_or_go_on(
             for (name, key), before in zip(DIGESTS.items(), state["data"], strict=True):
                 images = task.data if name == "data" else task.test
                 refuse_other_data(task.out, name, before, problem.about.get(key), images)
+            if state.get("decoder") != _decoder_of(problem):
+                raise UsageError(
+                    f"the {DECODER} in {task.out} is not the one that the run began with: put that "
+                    f"back, or remove {task.out} to start anew"
+                )
             trainer.restore(state)
             measurements.restore(state)
         except _MISFITS as error:
@@ -247,6 +262,12 @@ def _begin_or_go_on(
                 f"{task.out} to start anew"
             ) from error
     return trainer, measurements, damaged
+
+
+def _decoder_of(problem: Problem) -> str | None:
+    """The digest of the decoder's weights; None where nothing is decoded."""
+    digest: str | None = problem.about.get("decoder", {}).get("sha256")
+    return digest
 
 
 def _print_notes(task: Task, problem: Problem, step: int, damaged: list[str]) -> None:
@@ -298,7 +319,10 @@ def _train_to_the_end(
                     progress.advance(1, _status(loss, measurements.scores))
                 if last or stopping or trainer.step % training.checkpoint_every == 0:
                     trainer.check_weights(views, loss)
-                    about = {"data": [problem.about.get(key) for key in DIGESTS.values()]}
+                    about = {
+                        "data": [problem.about.get(key) for key in DIGESTS.values()],
+                        "decoder": _decoder_of(problem),
+                    }
                     save_checkpoint(task.out, {**trainer.state(), **measurements.state(), **about})
             if stopping:
                 if first_process:

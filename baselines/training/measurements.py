@@ -21,7 +21,7 @@ from threedident.baselines.training.trainer import Trainer
 from threedident.distributions import ProjectedNormal
 from threedident.encoders import ImageEncoder
 from threedident.evaluate.assumptions import check_assumptions
-from threedident.evaluate.metrics import linear_r2, mcc
+from threedident.evaluate.metrics import MetricResult, linear_r2, mcc
 from threedident.evaluate.metrics._kinds import Kind
 
 _BATCH_STATISTICS = 512  # images to a batch of the published scores
@@ -132,7 +132,7 @@ class Measurements:
         r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds, kinds=kinds)
         self.scores = {
             "linear_r2": r2.value,
-            "mcc": mcc(_numbers_alone(z, kinds).numpy(), codes.numpy()).value,
+            "mcc": math.nan if (result := _mcc(z, codes, kinds)) is None else result.value,
             "isometry": isometry(codes, z),
             "scale": learned_scale(codes, z),
         }
@@ -215,8 +215,8 @@ class Measurements:
         """Take the scores of the end.
 
         Synthetic: the mean over fresh batches, fitted and scored on each. Images: fitted on
-        the first half of the test images and scored on the second, with batch normalisation in
-        evaluation mode, and as published.
+        the first half of the test images and scored on the second; where the encoder has batch
+        normalisation, in evaluation mode and as published.
         """
         warnings: list[str] = []
         if self._images:
@@ -234,6 +234,8 @@ class Measurements:
         codes = self._encode(x)
         scores, per_factor = _score_codes(z, codes, "single", "", self._problem.kinds)
         warnings = _warn_of_few_samples(z, codes, self._problem.about["factors"])
+        if not _has_batch_statistics(self._trainer.encoder):
+            return scores, per_factor, warnings
         order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
         codes = self._encode(x[order], batch_statistics=True)
         of_batches, factors_of_batches = _score_codes(
@@ -271,12 +273,14 @@ class Measurements:
         return loss if math.isfinite(loss) else None
 
 
-def _numbers_alone(z: torch.Tensor, kinds: Sequence[Kind] | None) -> torch.Tensor:
-    """Factors with all that are no numbers held constant, which MCC leaves out."""
-    if kinds is None:
-        return z
-    numbers = torch.tensor([kind.name == "continuous" for kind in kinds])
-    return torch.where(numbers, z, 0.0)
+def _mcc(z: torch.Tensor, codes: torch.Tensor, kinds: Sequence[Kind] | None) -> MetricResult | None:
+    """MCC of the factors that are numbers, the others held constant; None where there are none."""
+    if kinds is not None:
+        numbers = torch.tensor([kind.name == "continuous" for kind in kinds])
+        if not numbers.any():  # of digits, say, whose one factor is the class
+            return None
+        z = torch.where(numbers, z, 0.0)
+    return mcc(z.numpy(), codes.numpy())
 
 
 def _score_codes(
@@ -288,12 +292,19 @@ def _score_codes(
 ) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Score R2 and MCC of codes, and of every factor, under names with a suffix."""
     r2 = linear_r2(z.numpy(), codes.numpy(), folds=folds, kinds=kinds)
-    correlation = mcc(_numbers_alone(z, kinds).numpy(), codes.numpy())
     assert r2.per_factor is not None
     per_factor = {f"linear_r2{suffix}": r2.per_factor.tolist()}
+    correlation = _mcc(z, codes, kinds)
+    if correlation is None:
+        return {f"linear_r2{suffix}": r2.value}, per_factor
     if correlation.per_factor is not None:
         per_factor[f"mcc{suffix}"] = correlation.per_factor.tolist()
     return {f"linear_r2{suffix}": r2.value, f"mcc{suffix}": correlation.value}, per_factor
+
+
+def _has_batch_statistics(encoder: nn.Module) -> bool:
+    """Whether an encoder has batch normalisation."""
+    return any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
 
 
 def _warn_of_few_samples(z: torch.Tensor, codes: torch.Tensor, factors: list[str]) -> list[str]:

@@ -34,6 +34,7 @@ ENCODER = "encoder.pt"
 
 #: Observations that a whitening is measured on; no batch that is scored has this number.
 _WHITENED = 1 << 16
+_FLOOR = 1e-4  # of the largest variance: the least that decoded images are whitened by
 
 
 def make_networks(
@@ -88,10 +89,14 @@ def _make_encoder(experiment: Experiment, problem: Problem) -> ImageEncoder | Ve
         colors = len(problem.normalization[0])
         resnet = ResNetEncoder(n, settings.body, settings.width, colors)
         return ImageEncoder(*problem.normalization, resnet, output)
+    assert problem.mixing is not None
+    size = problem.mixing.outputs
     if not settings.whiten:
-        return VectorEncoder(MLPEncoder(n), output)
-    whitened = WhitenedMLP(n)
-    whitened.whiten(problem.fresh(_WHITENED, _WHITENED)[1])
+        return VectorEncoder(MLPEncoder(size, n, unit=n), output)
+    whitened = WhitenedMLP(size, n, unit=n)
+    # Decoded images hardly vary along most directions: pixels that are dark in all of them.
+    floor = _FLOOR if experiment.data.mixing == "decoder" else 0.0
+    whitened.whiten(problem.fresh(_WHITENED, _WHITENED)[1], floor=floor)
     return VectorEncoder(whitened, output)
 
 

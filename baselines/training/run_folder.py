@@ -21,8 +21,8 @@ from threedident.storage.atomic_files import (
 from threedident.storage.locks import lock
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
-DECODER = "decoder.pt"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+DECODER = "decoder.pt"  # of an autoencoder; or the one that makes the observations
 FORMAT, FORMAT_VERSION = "3dident-run", 1
 #: The digests of latents in the record of a run's data, by the option that names the images.
 DIGESTS = {"data": "latents", "test": "test_latents"}
@@ -50,7 +50,7 @@ def check(
         DatasetError: what is there is damaged.
     """
     if not (out / EXPERIMENT).exists():
-        others = out.is_dir() and {each.name for each in out.iterdir()} - {_LOCK, PLACES}
+        others = out.is_dir() and {each.name for each in out.iterdir()} - {_LOCK, PLACES, DECODER}
         if others or (out.exists() and not out.is_dir()):
             raise UsageError(f"{out} is not empty and holds no run: choose another --out")
         return None

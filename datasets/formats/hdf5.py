@@ -26,7 +26,14 @@ from threedident.datasets.formats.checks import (
     new_part,
     require_sound,
 )
-from threedident.datasets.formats.source import WRONG_SHAPE, Float32, Origin, Source, UInt8
+from threedident.datasets.formats.source import (
+    WRONG_SHAPE,
+    Float32,
+    ImageSource,
+    Origin,
+    Source,
+    UInt8,
+)
 from threedident.errors import DatasetError
 from threedident.factors import NUM_FACTORS
 from threedident.presets import Preset
@@ -335,7 +342,7 @@ def _read_parts(file: Any, path: Path, count: int, digest: Any) -> tuple[Part, .
 
 
 def pack(
-    dataset: DatasetDir | Source,
+    dataset: DatasetDir | ImageSource,
     out: Path,
     *,
     compression: str | None = None,
@@ -344,7 +351,8 @@ def pack(
     """Join a dataset into one file, checking it on the way.
 
     Args:
-        dataset: a dataset in any form, complete from image 0 on.
+        dataset: a dataset in any form, complete from image 0 on. One that is none of 3DIdent's is
+            packed with its own factors; see `threedident.datasets.papers.packed`.
         out: the file to write; it must not exist.
         compression: none or gzip; None: as the dataset has it.
         command: the command that an import records as what made it; None: "Python".
@@ -359,6 +367,10 @@ def pack(
     if out.exists():
         raise DatasetError(f"{out} exists already: remove it, or choose another --out")
     source = ShardSource(dataset.root) if isinstance(dataset, DatasetDir) else dataset
+    if not isinstance(source, Source):
+        from threedident.datasets.papers.packed import pack_images
+
+        return pack_images(source, out, compression=compression, command=command)
     manifest = manifest_of(source, command)
     stats = source.stats()
     total, side = len(source), manifest.resolution

@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from threedident.datasets.formats import Source, find_form, open_rendered
+from threedident.datasets import papers
+from threedident.datasets.formats import ImageSource, Source, find_form, open_dataset
 from threedident.datasets.formats.checks import Checks, check_imported, intervals_of
 from threedident.datasets.formats.export_record import DATA
 from threedident.datasets.formats.hdf5 import IMPORT_AGAIN
 from threedident.datasets.formats.source import Float32
+from threedident.datasets.papers.packed import FORM as PACKED
+from threedident.datasets.papers.packed import PackedImages, stretches
 from threedident.errors import DatasetError
 from threedident.progress import Progress
 from threedident.storage.directory import DatasetDir
@@ -58,6 +61,12 @@ class Report:
         """The advice for a dataset that is not good."""
         tail = self.wanted is not None and self.last + 1 < self.wanted
         fewer = "; if fewer images are wanted, say how many with --n" if tail else ""
+        if self.form in papers.FORMS:
+            return (
+                "write it again with `3dident pack`, from the dataset it came from"
+                if self.form == PACKED
+                else "fetch it again from where it is published"
+            )
         if self.form != "shards":
             return (
                 "once that is whole, write it again from the dataset it came from, with `3dident "
@@ -95,11 +104,13 @@ def verify_any(root: Path, total: int | None = None, split: str | None = None) -
     if find_form(root) == "shards" and split is None:
         return verify(DatasetDir.open(root), total)
     try:
-        source = open_rendered(root, split)
+        source = open_dataset(root, split)
     except DatasetError as error:
         return Report(form=_form_of(root), wanted=total, faults=[str(error)])
     with source:
-        return verify_source(source, total)
+        if isinstance(source, Source):
+            return verify_source(source, total)
+        return verify_images(source, total)
 
 
 def _form_of(root: Path) -> str:
@@ -199,6 +210,44 @@ def verify_source(source: Source, total: int | None = None) -> Report:
         report.faults.append(str(error))
     report.devices = {part.provenance.get("device", "?") for part in source.parts()}
     report.checked, report.unchecked = checks.done, checks.left
+    _note_wanted(report)
+    return report
+
+
+def verify_images(source: ImageSource, total: int | None = None) -> Report:
+    """Check a dataset that is none of 3DIdent's: every image readable, and as it was packed.
+
+    What its form lets one check of the factors is checked when it is opened.
+
+    Args:
+        source: the dataset.
+        total: the number of images it should hold; None: as many as its grid has points.
+    """
+    wanted = len(source.grid) if total is None and source.grid is not None else total
+    report = Report(form=source.form, wanted=wanted, last=len(source) - 1)
+    packed = source if isinstance(source, PackedImages) else None
+    missing = gaps([Interval(0, len(source))], wanted)
+    with Progress("verifying", len(source)) as progress:
+        for interval in stretches(source) if packed is None else packed.checksums:
+            try:
+                images = source.images(interval.indices)
+                if packed is not None:
+                    packed.check(interval, images)
+                report.images += interval.count
+            except DatasetError as error:
+                report.faults.append(str(error))
+                missing.append((interval.first, interval.stop - 1))
+            progress.advance(interval.count)
+    report.missing = joined(missing)
+    report.checked = ["every image can be read"]
+    if source.grid is not None:
+        report.checked.append("there are as many images as the grid has points")
+    if packed is None:
+        report.unchecked.append("pixels: this form was written without checksums of them")
+    else:
+        report.checked.append("images and factors have the checksums that they were packed with")
+        if not report.faults and source.fingerprint != packed.recorded:
+            report.faults.append(f"{source.root}: it has another fingerprint than was packed")
     _note_wanted(report)
     return report
 

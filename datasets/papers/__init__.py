@@ -53,6 +53,8 @@ _FORMS = {
     "cars3d": _Form("the archive or the folder of Cars3D", "cars3d"),
     "smallnorb": _Form("the folder of SmallNORB", "smallnorb"),
     "mnist": _Form("a folder of IDX files, as MNIST's", "digits"),
+    "cifar10": _Form("the binary version of CIFAR-10", "cifar10"),
+    "image-folder": _Form("a folder of images by class", "image_folder"),
     "sklearn-digits": _Form("scikit-learn's digits", "sklearn_digits", ("sklearn:digits",)),
 }
 #: The forms, and what each is in words.

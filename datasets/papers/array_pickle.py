@@ -235,7 +235,7 @@ def _set_state(target: Any, state: Any) -> None:
 def _array(content: Any, dtype: Any, shape: Any, order: Any) -> npt.NDArray[Any]:
     if not isinstance(dtype, _Dtype) or not isinstance(content, bytes | bytearray):
         raise _Wrong("an array of it holds no plain numbers")
-    kind = np.dtype(dtype.kind).newbyteorder(dtype.order)
+    kind = np.dtype(f"{dtype.order}{dtype.kind}")
     counts = tuple(shape)
     if not all(type(count) is int and count >= 0 for count in counts):
         raise ValueError(f"an array has the shape {shape!r:.100}")

@@ -2,8 +2,8 @@
 
 `list.txt` names the types in their order, a line each, without an ending; `TYPE.mat` holds `im`
 (128, 128, 3, 24, 4): azimuths, elevations. The grid is elevation 4, azimuth 24, type 183. Images
-of more than 64 pixels a side are made smaller, to 64 x 64, with Pillow's Lanczos filter, as the
-published experiments did. Archives are read as streams: nothing is extracted to disk.
+of more than 64 pixels a side are made smaller, to 64 x 64, with Pillow's Lanczos filter, as
+disentanglement_lib does. Archives are read as streams: nothing is extracted to disk.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _ARCHIVES = (".tar.gz", ".tgz", ".tar")
 _ARRAY = "im"
 _TYPE = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _MOST_TYPES = 10_000
+_DAMAGE = (tarfile.TarError, zlib.error)
 _LONGEST_LIST = 1 << 20  # bytes
 _LONGEST_READ = 1 << 27  # bytes that the parser of archives may ask for at once
 _LONGEST_ARCHIVE = 1 << 32  # bytes, unpacked
@@ -57,12 +58,10 @@ def find(root: Path) -> bool:
         return _folder(root) is not None
     if not root.is_file() or not root.name.lower().endswith(_ARCHIVES):
         return False
-    try:
+    with contextlib.suppress(DatasetError):
         for name, _ in _members(root, _SEARCHED):
             if name == LIST or name.endswith("_mesh.mat"):
                 return True
-    except DatasetError:
-        return False
     return False
 
 
@@ -74,7 +73,8 @@ def open(root: Path, split: str | None = None) -> ImageSource:
         DatasetError: a file is missing or damaged.
     """
     refuse_split(root, split)
-    types, shapes = _contents(root)
+    with explaining(root, *_DAMAGE):
+        types, shapes = _contents(root)
     first = next(iter(shapes))
     shape = shapes[first]
     if len(shape) != 5 or min(shape) < 1:
@@ -153,11 +153,11 @@ def _load(root: Path, types: Sequence[str], shape: tuple[int, ...], size: tuple[
     *_, azimuths, elevations = shape
     places = {f"{name}.mat": k for k, name in enumerate(types)}
     images = np.empty((elevations, azimuths, len(types), *size[1:]), np.uint8)
-    with Progress(f"reading {root.name}", len(types)) as progress:
+    with Progress(f"reading {root.name}", len(types)) as progress, explaining(root, *_DAMAGE):
         for name, file in _members(root, _LONGEST_ARCHIVE):
             if name not in places:
                 continue
-            array = matlab.read_bytes(file, _ARRAY, name)
+            array = matlab.read_array(file, _ARRAY, name)
             if array.shape != shape:
                 raise DatasetError(
                     f"{root}: {_ARRAY} of {name} is {array.shape}, expected {shape} as in others"
@@ -189,9 +189,8 @@ def _members(root: Path, limit: int) -> Iterator[tuple[str, IO[bytes]]]:
                 with explaining(path), path.open("rb") as file:
                     yield path.name, file
         return
-    damage = (tarfile.TarError, zlib.error)
     with contextlib.ExitStack() as opened:
-        opened.enter_context(explaining(root, *damage))
+        opened.enter_context(explaining(root, *_DAMAGE))
         raw = opened.enter_context(root.open("rb"))
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -236,7 +235,7 @@ class _Stream(io.RawIOBase):
 
 
 def write(
-    path: Path, images: UInt8, *, types: Sequence[str] | None = None, archive: bool = True
+    path: str | Path, images: UInt8, *, types: Sequence[str] | None = None, archive: bool = True
 ) -> None:
     """Write an archive or a folder of this form.
 
@@ -249,6 +248,7 @@ def write(
     Raises:
         DatasetError: a file cannot be written.
     """
+    path = Path(path)
     names = list(types or (f"car_{k + 1:03}_mesh" for k in range(images.shape[2])))
     contents = {LIST: "".join(f"{name}\n" for name in names).encode()}
     for k, name in enumerate(names):

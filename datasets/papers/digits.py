@@ -183,7 +183,7 @@ def _classes(path: Path, count: int) -> npt.NDArray[np.float32]:
 
 
 def write(
-    root: Path,
+    root: str | Path,
     images: Mapping[str, UInt8],
     classes: Mapping[str, npt.NDArray[np.uint8]],
     *,
@@ -201,6 +201,7 @@ def write(
         UsageError: there is no such split.
         DatasetError: a file cannot be written.
     """
+    root = Path(root)
     with explaining_write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     for split, pictures in images.items():

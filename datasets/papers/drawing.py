@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +82,9 @@ def paste(patches: UInt8, rows: npt.ArrayLike, columns: npt.ArrayLike, out: UInt
         out: the images to fill, (k, 64, 64).
     """
     out[:] = 0
-    windows = np.lib.stride_tricks.sliding_window_view(out, (PATCH, PATCH), (1, 2), writeable=True)
+    # numpy's types know no tuple of axes.
+    window_view: Any = np.lib.stride_tricks.sliding_window_view
+    windows = window_view(out, (PATCH, PATCH), (1, 2), writeable=True)
     windows[np.arange(len(out)), rows, columns] = patches
 
 
@@ -92,6 +95,7 @@ def natural_vertices(shape: str) -> Float64:
         shape: square, triangle, star_4 (four points, twice as far out as the notches between them)
             or spoke_4 (a cross: a square with a square on each side).
     """
+    points: list[tuple[float, float]]
     if shape == "square":
         points = [(1, 1), (-1, 1), (-1, -1), (1, -1)]
     elif shape == "triangle":

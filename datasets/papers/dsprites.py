@@ -6,8 +6,8 @@
     metadata         a pickled dict, which is never read
 
 In HDF5 the second and third are `latents/classes` and `latents/values`. Images have values 0 and
-255 here, so that one sees them. Compressed ones are unpacked once, at the first reading, and kept
-with a bit a pixel: the published 737,280 take 377 MB.
+255 here, so that one sees them. They are unpacked once, at the first reading, and kept with a bit a
+pixel: the published 737,280 take 377 MB.
 """
 
 from __future__ import annotations
@@ -52,9 +52,11 @@ RECORD = "threedident.json"
 _IMAGES, _CLASSES, _VALUES = "imgs", "latents_classes", "latents_values"
 _IN_HDF5 = {_CLASSES: "latents/classes", _VALUES: "latents/values"}
 _METADATA = "metadata"
+_FILTERS = (h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32)
 _MOST_IMAGES = 2**22
 _LARGEST_SIDE = 4096
-_AT_ONCE = 4096  # images that are unpacked or drawn in one go
+_AT_ONCE = 4096  # images that are drawn or looked up in one go
+_PIECE, _LARGEST_PIECE = 1 << 24, 1 << 28  # bytes that are unpacked in one go
 _LEVEL = 3  # of deflate: dSprites' images shrink to little at any
 
 
@@ -72,8 +74,10 @@ class DSpritesSource(ImageSource):
         self.root = path
         self._file = _HDF5File(path) if _is_hdf5(path) else _NpzFile(path)
         count, height, width = self._file.shape
-        if not (0 < count <= _MOST_IMAGES and 0 < min(height, width) <= max(height, width)):
+        if not count or not height or not width:
             raise DatasetError(f"{path}: {_IMAGES} is {self._file.shape}: there is no image")
+        if count > _MOST_IMAGES:
+            raise DatasetError(f"{path}: {count:,} images, expected {_MOST_IMAGES:,} at most")
         if max(height, width) > _LARGEST_SIDE:
             raise DatasetError(
                 f"{path}: images of {height} x {width}, expected {_LARGEST_SIDE} pixels along a "
@@ -172,7 +176,7 @@ class _NpzFile:
 
     def pieces(self) -> Iterator[UInt8]:
         """Unpack the images from the first on."""
-        return self._npz.pieces(_IMAGES, _AT_ONCE)
+        return self._npz.pieces(_IMAGES, _rows_at_once(self.shape))
 
     def record(self) -> str | None:
         """What our writer says of the images."""
@@ -207,8 +211,14 @@ class _HDF5File:
         """Unpack the images from the first on."""
         with open_hdf5(self._path) as file:
             images = _hdf5_array(file, _IMAGES, self._path)
-            for first in range(0, self.shape[0], _AT_ONCE):
-                yield images[first : first + _AT_ONCE]
+            chunk, pixels = images.chunks or (1, 1, 1), math.prod(self.shape[1:])
+            if math.prod(chunk) > _LARGEST_PIECE:
+                raise DatasetError(f"{self._path}: {_IMAGES} is in chunks of {chunk}: too large")
+            rows = _rows_at_once(self.shape)
+            if rows < chunk[0] and chunk[0] * pixels <= _LARGEST_PIECE:
+                rows = chunk[0]  # each chunk is unpacked once
+            for first in range(0, self.shape[0], rows):
+                yield images[first : first + rows]
 
     def record(self) -> str | None:
         """Nothing: we write no such files."""
@@ -234,7 +244,12 @@ def _hdf5_array(file: Any, place: str, path: Path) -> Any:
     if group is None:
         held = ", ".join((_IMAGES, *_IN_HDF5.values()))
         raise DatasetError(f"{path} lacks the array {place!r}: files of dSprites hold {held}")
-    return safe_array(group, place.rpartition("/")[2], path)
+    return safe_array(group, place.rpartition("/")[2], path, filters=_FILTERS)
+
+
+def _rows_at_once(shape: tuple[int, int, int]) -> int:
+    """The number of images that are unpacked in one go."""
+    return max(1, _PIECE // math.prod(shape[1:]))
 
 
 def _checked(path: Path, images: Any) -> tuple[int, int, int]:
@@ -252,6 +267,14 @@ def _check_shape(path: Path, name: str, shape: tuple[int, ...], expected: tuple[
         raise DatasetError(f"{path}: {name} is {tuple(shape)}, expected {expected}, as {_IMAGES}")
 
 
+class _Unpacked:
+    """The images that a process has unpacked; one that is forked before begins its own."""
+
+    def __init__(self) -> None:
+        self.process, self.lock = os.getpid(), threading.Lock()
+        self.bits: UInt8 | None = None
+
+
 class _BitImages:
     """Images of two values, a bit a pixel, unpacked from a file once in a process.
 
@@ -262,32 +285,30 @@ class _BitImages:
         self, path: Path, shape: tuple[int, int, int], pieces: Callable[[], Iterator[UInt8]]
     ) -> None:
         self._path, self._shape, self._pieces = path, shape, pieces
-        self._start()
-
-    def _start(self) -> None:
-        self._process, self._lock = os.getpid(), threading.Lock()
-        self._bits: UInt8 | None = None
+        self._unpacked = _Unpacked()
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("_process", "_lock", "_bits")
-        return {key: value for key, value in self.__dict__.items() if key not in own}
+        return {key: value for key, value in self.__dict__.items() if key != "_unpacked"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._start()
+        self._unpacked = _Unpacked()
 
     def read(self, rows: Int64, out: UInt8) -> None:
         """Read the images of some rows, with values 0 and 255."""
-        if self._bits is None:
-            if self._process != os.getpid():  # the lock may be held by a thread of the parent
-                self._start()
-            with self._lock:
-                if self._bits is None:
-                    self._bits = self._load()
+        unpacked = self._unpacked
+        if unpacked.bits is None:
+            if unpacked.process != os.getpid():
+                # A thread of the parent may hold the lock. Two threads may both come here; either's
+                # will do.
+                unpacked = self._unpacked = _Unpacked()
+            with unpacked.lock:
+                if unpacked.bits is None:
+                    unpacked.bits = self._load()
         pixels = math.prod(self._shape[1:])
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
-            flat = np.unpackbits(self._bits[part], axis=1, count=pixels)
+            flat = np.unpackbits(unpacked.bits[part], axis=1, count=pixels)
             flat *= 255
             out[first : first + len(part)] = flat.reshape(len(part), *out.shape[1:])
 

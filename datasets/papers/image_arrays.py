@@ -181,7 +181,7 @@ class StreamedImages:
             if stream.held is None:
                 self._read_on(stream, numbers, out)
                 return
-        np.take(stream.held, numbers, axis=0, out=out)
+        np.take(stream.held, numbers, axis=0, out=out, mode="clip")  # they are checked
 
     def _read_on(self, stream: _Stream, numbers: Sequence[int], out: UInt8) -> None:
         if min(numbers) < stream.begin:
@@ -274,7 +274,7 @@ class HeldImages:
             if stream.held is None:
                 check_memory(self.path, math.prod(self.shape))
                 stream.held = self._load()
-        np.take(stream.held, numbers, axis=0, out=out)
+        np.take(stream.held, numbers, axis=0, out=out, mode="clip")  # they are checked
 
 
 class ArraySource(ImageSource):
@@ -417,7 +417,14 @@ def explaining(path: Path, *errors: type[Exception]) -> Iterator[None]:
         path: the file.
         errors: the kinds of errors, beside those of the system and of memory.
     """
-    kinds = (OSError, EOFError, ValueError, MemoryError, OverflowError, *errors)
+    kinds: tuple[type[Exception], ...] = (
+        OSError,
+        EOFError,
+        ValueError,
+        MemoryError,
+        OverflowError,
+        *errors,
+    )
     try:
         yield
     except FileNotFoundError:

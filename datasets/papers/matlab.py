@@ -27,7 +27,7 @@ _MOST = 1 << 26  # bytes of an array
 _MOST_VARIABLES = 1000
 
 
-def read_bytes(file: IO[bytes], name: str, where: str) -> npt.NDArray[np.uint8]:
+def read_array(file: IO[bytes], name: str, where: str) -> npt.NDArray[np.uint8]:
     """Read an array of bytes.
 
     Args:

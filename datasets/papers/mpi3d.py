@@ -100,7 +100,9 @@ def _grid(npz: Npz, count: int) -> Grid:
     return varying(Grid(sizes, NAMES, categorical=CATEGORICAL))
 
 
-def write(path: Path, images: UInt8, sizes: Sequence[int], *, compressed: bool = True) -> None:
+def write(
+    path: str | Path, images: UInt8, sizes: Sequence[int], *, compressed: bool = True
+) -> None:
     """Write a file of this form.
 
     Args:
@@ -119,5 +121,5 @@ def write(path: Path, images: UInt8, sizes: Sequence[int], *, compressed: bool =
     arrays = {"images": images}
     if GRIDS.get(len(images)) != grid.sizes:
         arrays["sizes"] = np.array(grid.sizes, np.int64)
-    with replacing(path) as temporary, temporary.open("wb") as file:
+    with replacing(Path(path)) as temporary, temporary.open("wb") as file:
         (np.savez_compressed if compressed else np.savez)(file, **arrays)

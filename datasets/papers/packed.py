@@ -87,7 +87,7 @@ class PackedImages(StackSource):
     """A packed file of images.
 
     Attributes:
-        about: what it was made from, by name: `form`, `root`, `split`, `toolkit`, `command` and
+        about: what it was made from, by name: `form`, `root`, `toolkit`, `command` and
             `facts`, what `3dident info` said of it.
         checksums: the SHA-256 of each stretch of images.
         recorded: the fingerprint of the dataset that it was made from.
@@ -179,9 +179,7 @@ class PackedImages(StackSource):
 
     def facts(self) -> dict[str, Any] | None:
         """What `3dident info` says of it: what it was made from."""
-        made = {"made from": f"{self.about.get('form')}, {self.about.get('root')}"}
-        if self.about.get("split"):
-            made["split"] = self.about["split"]
+        made = {"made from": f"{self.about.get('root')} ({self.about.get('form')})"}
         return {**made, **(self.about.get("facts") or {})}
 
     def check(self, interval: Interval, images: UInt8) -> None:
@@ -277,7 +275,6 @@ def pack_images(
     out: Path,
     *,
     compression: str | None = None,
-    split: str | None = None,
     command: str | None = None,
 ) -> int:
     """Write a dataset of images into one file; its images are read once, in order.
@@ -286,7 +283,6 @@ def pack_images(
         source: the dataset.
         out: the file to write; it must not exist.
         compression: none or gzip; None: none.
-        split: the split that was opened, for the record.
         command: the command, for the record.
 
     Returns:
@@ -334,7 +330,7 @@ def pack_images(
             write_text(file, _SHA256 + name, checksum(array))
         write_text(file, "format", FORMAT)
         file.attrs["format_version"] = FORMAT_VERSION
-        write_text(file, _ABOUT, json.dumps(_about(source, split, command)))
+        write_text(file, _ABOUT, json.dumps(_about(source, command)))
         stack = file["images"]
         digest = fingerprint_of(
             source.factor_names,
@@ -351,7 +347,7 @@ def stretches(source: ImageSource) -> list[Interval]:
     return missing_intervals(len(source), max(1, PIECE // math.prod(source.shape)), [])
 
 
-def _about(source: ImageSource, split: str | None, command: str | None) -> dict[str, Any]:
+def _about(source: ImageSource, command: str | None) -> dict[str, Any]:
     """What a file says of its images."""
     made = (
         {**source.about}
@@ -359,7 +355,6 @@ def _about(source: ImageSource, split: str | None, command: str | None) -> dict[
         else {
             "form": source.form,
             "root": source.root.name,
-            "split": split,
             "facts": _plain(source.facts()),
         }
     )

@@ -159,7 +159,7 @@ class _Stack(StackSource):
 
 
 def write(
-    path: Path,
+    path: str | Path,
     images: UInt8,
     sizes: Sequence[int] = SIZES,
     *,
@@ -189,6 +189,6 @@ def write(
     ]
     points = grid.points(np.arange(len(grid), dtype=np.int64))
     labels = np.column_stack([column[points[:, k]] for k, column in enumerate(columns)])
-    with replacing(path) as temporary, h5py.File(temporary, "w", libver="v110") as file:
+    with replacing(Path(path)) as temporary, h5py.File(temporary, "w", libver="v110") as file:
         file.create_dataset("images", data=images, **options)
         file.create_dataset("labels", data=labels)

@@ -123,6 +123,7 @@ def _source(root: Path, halves: Mapping[str, Mapping[str, Path]]) -> ImageSource
         grid=grid,
         columns=columns,
         rows=whole.rows,
+        facts={"split": " and ".join(halves)},
         files=[path for files in halves.values() for path in files.values()],
     )
 
@@ -251,7 +252,7 @@ class _Joined:
 
 
 def write(
-    root: Path,
+    root: str | Path,
     images: Mapping[str, npt.NDArray[np.uint8]],
     labels: Mapping[str, npt.NDArray[np.int32]],
     *,
@@ -269,6 +270,7 @@ def write(
         UsageError: there is no such split.
         DatasetError: a file cannot be written.
     """
+    root = Path(root)
     with explaining_write_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     for split, pairs in images.items():

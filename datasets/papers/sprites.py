@@ -153,7 +153,7 @@ class SpriteSource(ImageSource):
             "drawn": "by this toolkit, and not the dataset: grid, order and symmetries are those "
             "of dSprites, the pixels are not"
         }
-        if "orientation" in self.grid.names:
+        if "orientation" in self.factor_names:
             turn = self.sizes[2] - 1
             facts["alike"] = (
                 "the first and the last orientation are one angle; a square looks alike after each "

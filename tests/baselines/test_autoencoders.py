@@ -56,6 +56,7 @@ def test_a_training_lowers_the_loss_and_leaves_encoder_decoder_and_a_picture(
         assert ("transition" in terms) == (kind == "slowvae")
         whole = 2 * r + 2 * kl + 10 * transition if kind == "slowvae" else r + 2 * kl
         assert float(row["loss"]) == pytest.approx(whole, rel=1e-5)
+    assert set(result["scores"]) == {"linear_r2", "mcc"}  # there is no batch normalisation
     assert result["learned"] == {"scale": pytest.approx(result["learned"]["scale"])}
     assert result["at_latents"] is None and result["loss"] is None
     encoder, decoder = load_encoder(out / ENCODER), load_decoder(out / DECODER)

@@ -600,3 +600,34 @@ def test_a_disk_that_fills_up(cli, tmp_path, server, tar):
         with contextlib.suppress(OSError):
             os.sync()
         subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_other_datasets_have_names(cli, server):
+    from helpers.paper_files import write_mpi3d
+
+    path = write_mpi3d(Path())
+    server.add("toy.npz", path.read_bytes())
+    body = json.dumps({"files": server.entries}).encode()
+    for name, number in fetching.RECORDS.items():
+        server.answers[f"/api/records/{number}"] = [(200, {}, body)]
+        said = cli("download", name, "--api", server.api, "--out", name).stdout
+        assert f"look at it: 3dident info {name}/toy.npz" in said
+        assert "no published layout" not in said
+    assert {asked[0] for asked in server.asked if "/files/" not in asked[0]} == {
+        "/api/records/4502485",
+        "/api/records/3931823",
+        "/api/records/3948069",
+    }
+
+
+@pytest.mark.parametrize("name", fetching.ELSEWHERE)
+def test_it_says_where_the_others_are(cli, name):
+    said = cli("download", name, "--out", "d", code=2).stderr
+    assert said.startswith(f"error: {name} is not on Zenodo: ")
+    assert fetching.ELSEWHERE[name] in said
+
+
+def test_names_that_are_not_known(cli):
+    said = cli("download", "dsprite", "--list", code=2).stderr
+    assert "expected one of 3dident, kitti-masks, natural-sprites" in said
+    assert "not both" in cli("download", "3dident", "--record", 7, "--list", code=2).stderr

@@ -62,6 +62,8 @@ ADDED = (
     (r"traverse", "--steps 2"),
     (r"compare-(engines|release)", "--n 2"),
     (r"compare-release", "--quality draft --workers 1"),
+    (r"sprites natural-sprites", "--n 20"),
+    (r"sprites --out", "--sizes 3x2x4x4x4"),
     (r"verify", "--n 24"),
     (r"preview", "--count 4"),
     (r"pairs", "--draws 100"),
@@ -71,6 +73,7 @@ ADDED = (
     (r"export", "--resolution 32"),
     (r"leaderboard check .*--fresh", "--n 24 --workers 1"),
     (r"reproduce", _FEW_STEPS),
+    (r"readout", "--bootstrap 0"),
 )
 #: The same in Python.
 IN_PYTHON = (

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from threedident.cli import data, doctor, evaluate, leaderboard, model, render, sprites, train
+from threedident.cli import (
+    data,
+    doctor,
+    evaluate,
+    leaderboard,
+    model,
+    readout,
+    render,
+    sprites,
+    train,
+)
 from threedident.cli.group import SECTIONS, main
 
 __all__ = [
@@ -13,6 +23,7 @@ __all__ = [
     "leaderboard",
     "main",
     "model",
+    "readout",
     "render",
     "sprites",
     "train",

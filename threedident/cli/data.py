@@ -339,7 +339,8 @@ def _measure_other_pairs(
     with open_dataset(dataset) as source:
         ways = pairs_within(source)
         way = _way_of_pairs(ways, other, change)
-        count_pairs(source, way)  # refuses a dataset that has no such pairs
+        # Refuses a dataset that has no such pairs. The size of batches does not show.
+        size = max(1, min(draws, count_pairs(source, way)))
     transition = other.parse(change) if way == "grid" else None
 
     from threedident.datasets.dataset import ImageDataset
@@ -351,13 +352,13 @@ def _measure_other_pairs(
     data = ImageDataset(dataset, factors=factors or None)
     pairs: IndexedPairs
     if transition is not None:
-        pairs = GridPairs(data, transition, seed=seed)
+        pairs = GridPairs(data, transition, batch_size=size, seed=seed)
         what = f"{len(data):,} images on a grid; {transition}"
     elif way == "sequence":
-        pairs = SequencePairs(data, other.max_gap or 1, seed=seed)
+        pairs = SequencePairs(data, other.max_gap or 1, batch_size=size, seed=seed)
         what = f"{len(data):,} images in sequences; pairs with max_gap {pairs.max_gap}"
     else:
-        pairs = TablePairs(data, seed=seed)
+        pairs = TablePairs(data, batch_size=size, seed=seed)
         what = f"{len(data):,} images; the pairs that they name"
     report = examine_changes(pairs, draws, seed)
     if as_json:
@@ -482,16 +483,17 @@ def _examine_matched(
 def pack(dataset: Path, out: Path, split: str | None, compression: str | None) -> None:
     """Join a dataset, in any form, into one HDF5 file.
 
-    What made it is kept, and checksums: `3dident convert --to shards` brings back the directory.
+    What made it is kept, and checksums: `3dident convert --to shards` brings back a directory of
+    3DIdent. The papers' other datasets keep their factors, grid, sequences and pairs.
 
     \b
     Example:
       3dident pack data/3dident --out 3dident.h5
     """
-    from threedident.datasets.formats import open_rendered
+    from threedident.datasets.formats import open_dataset
     from threedident.datasets.formats.hdf5 import pack as join
 
-    with open_rendered(dataset, split) as source:
+    with open_dataset(dataset, split) as source:
         count = join(source, out, compression=compression, command=command_line())
         wanted = source.wanted()
     _say_written(out, count, wanted)
@@ -604,13 +606,12 @@ def convert(
 
 
 @main.command()
+@click.argument("name", required=False)
 @click.option("--out", type=PATH, help="The directory to write; not needed with --list.")
 @click.option(
     "--record",
     type=click.IntRange(1),
-    default=4502485,
-    show_default=True,
-    help="Zenodo's number of the release.",
+    help="Instead of a name: Zenodo's number of a record.",
 )
 @click.option(
     "--files",
@@ -635,26 +636,39 @@ def convert(
 )
 @click.option("--list", "listing", is_flag=True, help="Print the files and their sizes, only.")
 def download(
-    out: Path | None, record: int, names: tuple[str, ...], api: str, keep: bool, listing: bool
+    name: str | None,
+    out: Path | None,
+    record: int | None,
+    names: tuple[str, ...],
+    api: str,
+    keep: bool,
+    listing: bool,
 ) -> None:
-    """Fetch the published dataset from Zenodo, check it and unpack it.
+    """Fetch a published dataset from Zenodo, check it and unpack it.
 
-    Run the same command again after any interruption: it goes on where it was stopped.
+    NAME is 3dident (the default), kitti-masks or natural-sprites. Of the other datasets that can be
+    opened, it says where they are published. Run the same command again after any interruption: it
+    goes on where it was stopped.
 
     \b
     Example:
       3dident download --out data/published
+      3dident download kitti-masks --out data/kitti-masks
     """
     from threedident.datasets import zenodo as fetching
+
+    if name is not None and record is not None:
+        raise UsageError("give a name or --record, not both")
+    number = record or fetching.find_record(name or "3dident")
 
     if out is None and not listing:
         raise UsageError("--out is missing: the directory to write")
     with fetching.open_session() as session:
-        files = fetching.list_record(session, record, api)
+        files = fetching.list_record(session, number, api)
         recorded = [file.name for file in files]
-        for name in names:
-            if name not in recorded:
-                raise UsageError(f"the record has no file {name!r}: it has {', '.join(recorded)}")
+        for each in names:
+            if each not in recorded:
+                raise UsageError(f"the record has no file {each!r}: it has {', '.join(recorded)}")
         files = [file for file in files if not names or file.name in names]
         if out is None or listing:
             for file in files:
@@ -669,8 +683,10 @@ def download(
         click.echo(f"{out}: everything is there already, nothing was fetched")
     for file in new:
         click.echo(f"{file.name}: {file.size / 1e6:.1f} MB, checksum as recorded")
-    layouts = fetching.find_layouts(out)
-    if not layouts:
+    layouts, others = fetching.find_layouts(out), fetching.find_others(out)
+    for path in others:
+        click.echo(f"look at it: 3dident info {shlex.quote(str(path))}")
+    if not layouts and not others:
         click.echo(f"{out} holds no published layout (images/ and raw_latents.npy)")
     for layout in layouts:
         click.echo(f"the published layout lies in {layout}; look at it, and check what made it:")

@@ -49,6 +49,7 @@ SECTIONS = {
     },
     "Score": {
         "evaluate": "Score an encoder, or recovered latents.",
+        "readout": "Probe an encoder for augmentations and classes.",
         "leaderboard": "Collect, rank and re-check scored entries.",
     },
     "Set up": {"doctor": "Check what is installed."},

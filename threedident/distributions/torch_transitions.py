@@ -134,7 +134,7 @@ def log_discrete_laplace(
     rates, shares = [1.0], [1.0]
     if isinstance(transition.rate, tuple):
         low, high = transition.rate
-        nodes, parts = np.polynomial.legendre.leggauss(_NODES)
+        nodes, parts = np.polynomial.legendre.leggauss(_NODES)  # type: ignore[no-untyped-call]
         rates, shares = (low + (high - low) * (1 + nodes) / 2).tolist(), (parts / 2).tolist()
     else:
         rates = [transition.rate]

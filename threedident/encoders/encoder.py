@@ -88,7 +88,11 @@ _FIELDS: dict[str, dict[str, type]] = {
     "image": {"mean": list, "std": list, "encoder": dict, "output": dict},
 }
 #: Fields that can be left out.
-_OPTIONAL: dict[str, dict[str, type]] = {"resnet": {"width": int, "channels": int}}
+_OPTIONAL: dict[str, dict[str, type]] = {
+    "resnet": {"width": int, "channels": int},
+    "mlp": {"unit": int},
+    "whitened-mlp": {"unit": int},
+}
 _SIMPLE: dict[str, type[Part]] = {
     "resnet": ResNetEncoder,
     "conv": ConvEncoder,

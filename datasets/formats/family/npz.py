@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
@@ -20,6 +21,7 @@ from threedident.errors import DatasetError
 #: What the reading of a damaged archive raises.
 _DAMAGE = (
     *(OSError, ValueError, RuntimeError, NotImplementedError, EOFError, struct.error, zlib.error),
+    tokenize.TokenError,  # of headers as old versions wrote them
     zipfile.BadZipFile,
     MemoryError,
 )
