@@ -153,15 +153,10 @@ def reproduce(
             )
         if study.kind == "views" and score_on is not None:
             score_blocks(run.folder, score_on)
-<<<<<<< HEAD
-        if study.kind == "papers" and train_on is not None:
-            score_run(run.folder, train_on, study.metrics, cut.scoring)
-        if study.kind == "readout" and score_on is not None:
-            score_readout(run.folder, score_on, quiet=quiet)
-=======
         if study.kind == "papers" and score_on is not None:
             score_run(run.folder, score_on, study.metrics, cut.scoring)
->>>>>>> metrics18
+        if study.kind == "readout" and score_on is not None:
+            score_readout(run.folder, score_on, quiet=quiet)
         images.record()
         if not finished:
             _compare(study, scale, out)
