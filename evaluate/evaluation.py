@@ -307,8 +307,9 @@ def score_codes(
         factors: names of factors or groups that count, or of variables of a causal model, where
             `data` is a path; none: all.
         samples: the number of images that are scored of a dataset in the order of a grid or of
-            time, as for `evaluate`. `z_hat` has a row for every image all the same, or for each
-            of those that are scored, as the embeddings that an evaluation writes.
+            time, as for `evaluate`. `z_hat` has a row for every image all the same, in the order
+            of the dataset; or, where fewer are scored, for each of those in their order, as the
+            embeddings that an evaluation writes.
         folds: 2, "single" or "in-sample".
         bootstrap: the number of replicates of a score.
         seed: the seed for all random numbers.
@@ -427,7 +428,7 @@ def write(evaluation: EvaluationResult, out: Path, *, overwrite: bool = False) -
     with explaining_write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     with replacing(out / EMBEDDINGS) as temporary, temporary.open("wb") as embeddings:
-        np.save(embeddings, evaluation.z_hat)
+        np.save(embeddings, _in_dataset_order(evaluation))
     write_report(
         file,
         evaluation.z,
@@ -438,6 +439,20 @@ def write(evaluation: EvaluationResult, out: Path, *, overwrite: bool = False) -
         kinds=evaluation.data.kinds,
     )
     file.write(out / SCORES)
+
+
+def _in_dataset_order(evaluation: EvaluationResult) -> Float32:
+    """Return the codes in the order of the dataset where all of its images are scored.
+
+    They are scored in random order. Of the file nothing but its length tells whether it is of all
+    images, so that those of all must lie in their order.
+    """
+    source, codes = evaluation.data.source, evaluation.z_hat
+    if not isinstance(source, SampledSource) or len(source) < len(source.whole):
+        return codes
+    ordered = np.empty_like(codes)
+    ordered[source.numbers] = codes
+    return ordered
 
 
 def libraries() -> dict[str, str]:

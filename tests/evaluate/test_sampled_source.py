@@ -86,6 +86,18 @@ def test_an_evaluation_says_what_it_drew_and_takes_its_embeddings_back(tmp_path)
         evaluate(tmp_path / "other.npy", GRID, **options)
 
 
+def test_embeddings_of_all_images_are_written_in_their_order(tmp_path):
+    options = {"metrics": ["linear_r2"], "bootstrap": 0}
+    found = evaluate("reference:pca=4", GRID, **options)
+    found.write(tmp_path / "out")
+    again = evaluate(tmp_path / "out/embeddings.npy", GRID, **options)
+    assert again.scores["scores"] == found.scores["scores"]
+    codes = np.load(tmp_path / "out/embeddings.npy")
+    assert np.array_equal(codes[ScoredSet.open(GRID).source.numbers], found.z_hat)
+    value = score_codes(codes, GRID, **options).scores["linear_r2"].value
+    assert value == pytest.approx(found.scores["scores"]["linear_r2"]["value"], abs=1e-6)
+
+
 def test_metrics_of_values_are_refused_before_anything_is_encoded(monkeypatch):
     monkeypatch.setattr(evaluation, "_encode", None)
     with pytest.raises(UsageError, match=r"metric beta_vae .* such as those of dSprites or drawn"):
