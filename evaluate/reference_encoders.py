@@ -82,7 +82,7 @@ def run_reference(
         case "random":
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                body = ResNetEncoder()
+                body = ResNetEncoder(channels=dataset.source.shape[2])
             like = dataset if normalised_by is None else normalised_by
             encoder = ImageEncoder(like.mean, like.std, body, UnboundedOutput()).eval()
             about = f"an untrained ResNet-18, seed {seed}, images normalised by the test set's"
@@ -114,6 +114,12 @@ def _trained(checkpoint: Path, dataset: ImageDataset, batch_size: int) -> Encodi
     encoder, about = read_encoder(checkpoint)
     if not isinstance(encoder, ImageEncoder):
         raise UsageError(f"{checkpoint} is an encoder of vectors, expected one of images")
+    own, channels = len(encoder.spec["mean"]), dataset.source.shape[2]
+    if own != channels:  # a mean of three numbers would make three channels of one
+        raise UsageError(
+            f"{checkpoint} takes images of {own} channel{'s' if own > 1 else ''}, and "
+            f"{dataset.root} has {channels}: name images as those that it was trained on"
+        )
     codes = _apply(encoder, dataset, batch_size)
     return Encoding(codes, trained_on=training_record(checkpoint, about))
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers.submissions import COUNT
 
-from threedident.datasets.dataset import ThreeDIdent
+from threedident.datasets.dataset import ImageDataset, ThreeDIdent
+from threedident.encoders import ImageEncoder, ResNetEncoder, UnboundedOutput, save_encoder
 from threedident.errors import UsageError
 from threedident.evaluate.reference_encoders import run_reference
 from threedident.evaluate.submissions.submission import identify
@@ -74,3 +75,21 @@ def test_what_references_refuse(data):
             reference(text, data)
     with pytest.raises(UsageError, match="--train is for reference:pca"):
         reference("reference:random", data, train=data)
+
+
+def test_grey_images_have_an_untrained_network_of_their_own(tmp_path, data):
+    grey = ImageDataset("drawn:sprites:3x1x1x4x4")
+    found = reference("reference:random", grey)
+    assert found.codes.shape == (48, 10)
+    assert found.codes.std() > 0
+    assert reference("reference:identity=4", grey).codes.shape == (48, 16)
+
+
+def test_an_encoder_of_colours_is_refused_for_grey_images(tmp_path, data):
+    """Normalised by three means, images of one channel would come to have three."""
+    colours = ImageEncoder((0.5,) * 3, (0.2,) * 3, ResNetEncoder(4, width=8), UnboundedOutput())
+    save_encoder(tmp_path / "encoder.pt", colours)
+    name = f"reference:encoder={tmp_path / 'encoder.pt'}"
+    assert reference(name, data).codes.shape == (COUNT, 4)
+    with pytest.raises(UsageError, match="takes images of 3 channels, and drawn:sprites"):
+        reference(name, ImageDataset("drawn:sprites:3x1x1x4x4"))
