@@ -41,6 +41,7 @@ _VALUES = {
     *("BYTEARRAY8", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
 }
 _CONSTANTS: dict[str, Any] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_MOST_DIMENSIONS = 32
 _STORES = {"PUT", "BINPUT", "LONG_BINPUT"}
 _GETS = {"GET", "BINGET", "LONG_BINGET"}
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
@@ -110,9 +111,11 @@ class _Machine:
         self._stack: list[Any] = []
         self._marked: list[list[Any]] = []
         self._memory: dict[int, Any] = {}
+        self._left = 0  # the bytes that its texts can still become
 
     def run(self, data: Any) -> Any:
         """Follow the instructions up to the last, and return what is left."""
+        self._left = len(data)
         for code, value, _ in pickletools.genops(data):
             if code.name == "STOP":
                 if len(self._stack) != 1 or self._marked:
@@ -162,7 +165,12 @@ class _Machine:
             self._stack.append(_find(f"{module} {attribute}"))
         elif name == "REDUCE":
             called, arguments = self._taken(2)
-            self._stack.append(_call(called, arguments))
+            result = _call(called, arguments)
+            if isinstance(result, bytes):  # a text can stand in a pickle once, and be named often
+                self._left -= len(result)
+                if self._left < 0:
+                    raise ValueError("its arrays are larger than the file")
+            self._stack.append(result)
         elif name == "BUILD":
             (state,) = self._taken(1)
             _set_state(self._stack[-1], state)
@@ -223,7 +231,7 @@ def _set_state(target: Any, state: Any) -> None:
     if isinstance(target, _Dtype):
         order = state[1]
         if order not in ("<", ">", "|", "=") or any(state[2:5]):
-            raise _Wrong(f"a dtype of it is {state!r:.100}")
+            raise _Wrong("it has a dtype of fields, or of an unknown byte order")
         target.order = order
     elif isinstance(target, _Array):
         _, shape, dtype, is_fortran, content = state
@@ -237,10 +245,11 @@ def _array(content: Any, dtype: Any, shape: Any, order: Any) -> npt.NDArray[Any]
         raise _Wrong("an array of it holds no plain numbers")
     kind = np.dtype(f"{dtype.order}{dtype.kind}")
     counts = tuple(shape)
-    if not all(type(count) is int and count >= 0 for count in counts):
-        raise ValueError(f"an array has the shape {shape!r:.100}")
+    # What it holds is not shown: a short pickle can hold what takes forever to write.
+    if len(counts) > _MOST_DIMENSIONS or not all(type(n) is int and n >= 0 for n in counts):
+        raise ValueError("an array has a shape of other things than whole numbers")
     if math.prod(counts) * kind.itemsize != len(content):
-        raise ValueError(f"an array of shape {shape!r:.100} has {len(content)} bytes")
+        raise ValueError(f"an array of shape {counts!r:.100} has {len(content)} bytes")
     array = np.frombuffer(content, kind).reshape(counts, order="F" if order == "F" else "C")
     array.flags.writeable = False
     return array

@@ -133,6 +133,35 @@ def test_a_short_pickle_does_not_become_a_large_tree(tmp_path):
     assert once is again
 
 
+_NESTED = b"K\x00\x94" + b"".join(b"h%ch%c\x86\x94" % (k, k) for k in range(60))  # 2^60 leaves
+_DTYPE = b"cnumpy\ndtype\n\x8c\x02u1\x85R"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # A dtype whose byte order is such a tree.
+        (_NESTED + _DTYPE + b"(K\x03h<NNNtb.", "byte order"),
+        # An array of such a shape.
+        (
+            _NESTED + b"cnumpy.core.numeric\n_frombuffer\n(C\x01a" + _DTYPE + b"h<\x8c\x01CtR.",
+            "whole numbers",
+        ),
+        # One text, encoded again and again.
+        (
+            b"X\x00\x00\x10\x00" + b"a" * 2**20 + b"\x94\x8c\x06latin1\x94]"
+            b"" + b"c_codecs\nencode\nh\x00h\x01\x86Ra" * 1000 + b".",
+            "larger than the file",
+        ),
+    ],
+)
+def test_a_short_pickle_takes_neither_the_time_nor_the_memory(tmp_path, text, message):
+    path = tmp_path / "data.pickle"
+    path.write_bytes(b"\x80\x04" + text)
+    with pytest.raises(DatasetError, match=message):
+        read_pickle(path)
+
+
 @given(st.data())
 @hypothesis.settings(max_examples=200, deadline=None)
 def test_a_mangled_pickle_is_read_or_refused_with_an_error_of_ours(tmp_path_factory, data):
