@@ -38,18 +38,18 @@ def picture(pixels: Array) -> Image.Image:
 
 def contact_sheet(images: Array, labels: list[str], *, columns: int | None = None) -> Image.Image:
     """Lay out images (N, H, W, C) in rows, each with its label below."""
-    count, side = len(images), images.shape[1]
+    count, height, width = images.shape[:3]
     columns = columns or max(1, math.ceil(math.sqrt(count)))
     rows = math.ceil(count / columns)
-    band = max(14, side // 12)
-    cell = side + _GAP
-    sheet = Image.new("RGB", (columns * cell + _GAP, rows * (cell + band) + _GAP), _PAPER)
+    band = max(14, height // 12)
+    across, down = width + _GAP, height + _GAP + band
+    sheet = Image.new("RGB", (columns * across + _GAP, rows * down + _GAP), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    font = _fitting_font(draw, labels, side, band - 2)
+    font = _fitting_font(draw, labels, width, band - 2)
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):
-        left, top = _GAP + i % columns * cell, _GAP + i // columns * (cell + band)
+        left, top = _GAP + i % columns * across, _GAP + i // columns * down
         sheet.paste(picture(image), (left, top))
-        draw.text((left + side / 2, top + side + 1), label, _GREY, font, anchor="mt")
+        draw.text((left + width / 2, top + height + 1), label, _GREY, font, anchor="mt")
     return sheet
 
 

@@ -31,3 +31,10 @@ def test_figures_show_every_image_once(side):
     figure = np.asarray(traversal_figure(grid, "title"))
     last = figure[figure.shape[0] - side - 4 : -4, figure.shape[1] - side - 4 : -4]
     assert np.array_equal(last, grid[2, 9])
+
+
+@pytest.mark.parametrize("shape", [(24, 48, 3), (48, 24, 1)])
+def test_images_that_are_no_squares_do_not_overlap(shape):
+    images = np.full((4, *shape), 7, np.uint8)
+    sheet = np.asarray(contact_sheet(images, list("abcd"), columns=2))
+    assert (sheet == 7).all(-1).sum() == 4 * shape[0] * shape[1]
