@@ -88,7 +88,11 @@ def open(root: Path, split: str | None = None) -> ImageSource:
         raise DatasetError(f"{root} holds no {_IMAGES.format('train')}, perhaps with .gz")
     splits = [name for name, word in SPLITS.items() if _file(folder, _IMAGES.format(word))]
     if split is None and len(splits) > 1:
-        raise UsageError(f"{root} holds the splits {' and '.join(splits)}: choose one with --split")
+        raise UsageError(
+            f"{root} holds the splits {' and '.join(splits)}: choose one with --split. Commands "
+            f"that have no --split take a file of one: `3dident pack {root} --split test --out "
+            "test.h5`"
+        )
     split = split or splits[0]
     if split not in splits:
         raise UsageError(f"{root} has no split {split}: it holds {', '.join(splits)}")
