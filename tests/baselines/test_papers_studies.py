@@ -41,6 +41,8 @@ def test_the_published_protocol(name: str) -> None:
         assert find_form(Path(row.train_on.drawn)) is not None
         if loss.kind == "slowvae":
             assert (loss.beta, loss.gamma, loss.rate) == (1.0, 10.0, 6.0)
+        if loss.kind == "vae":  # in the published code 8 KL stand beside 2 cross-entropies
+            assert loss.beta == 8 / 2
         if made.data.pairs == "sequence":
             assert made.data.max_gap == (5 if "-five-" in row.name else 1)
         for metric, (middle, spread) in (row.published.scores if row.published else {}).items():
