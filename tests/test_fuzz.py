@@ -998,12 +998,12 @@ def make_packed_images(root: Path) -> None:
 PAPERS = {
     **{
         name: Reader(
-            form.write, functools.partial(read_paper, form.place), 15, ways=(hostile, damage)
+            form.write, functools.partial(read_paper, form.place), 8, ways=(hostile, damage)
         )
         for name, form in paper_files.FORMS.items()
     },
     "packed images": Reader(
-        make_packed_images, functools.partial(read_paper, "packed.h5"), 40, ways=(hostile,)
+        make_packed_images, functools.partial(read_paper, "packed.h5"), 20, ways=(hostile,)
     ),
 }
 PLAIN = {
@@ -1332,3 +1332,38 @@ def test_an_entry_whose_manifest_is_too_deep(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def test_a_head_of_an_array_that_breaks_off(tmp_path: Path) -> None:
+    head = b"{'descr': (\n"
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        size = len(head).to_bytes(2, "little")
+        archive.writestr("images.npy", b"\x93NUMPY\1\0" + size + head + bytes(100))
+    with pytest.raises(DatasetError, match="cannot read"):
+        open_dataset(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("layer", ["gzip", "tar"])
+def test_an_archive_of_cars_that_is_cut_short_inside_of_a_car(tmp_path: Path, layer: str) -> None:
+    path = paper_files.write_cars3d(tmp_path)
+    content = path.read_bytes()
+    if layer == "gzip":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        path.write_bytes(gzip.compress(gzip.decompress(content)[:5000]))
+    with pytest.raises(DatasetError):
+        look_through(path)
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"{", b"[" * 5000, b"\xff", b'{"drawn": 3}', None])
+def test_a_note_beside_dsprites_that_is_damaged(tmp_path: Path, content: bytes | None) -> None:
+    path = paper_files.write_dsprites(tmp_path)
+    with zipfile.ZipFile(path, "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name that is there twice
+        archive.writestr("threedident.json", content or b"x" * 99, zipfile.ZIP_DEFLATED)
+        place = archive.getinfo("threedident.json").header_offset + 30 + len("threedident.json")
+    if content is None:  # no valid beginning of what is deflated
+        whole = bytearray(path.read_bytes())
+        whole[place] = 0xFF
+        path.write_bytes(whole)
+    assert "factor" in "\n".join(lines(describe(path)))

@@ -19,7 +19,7 @@ from threedident.baselines.training.decoder import (
     train_decoder,
 )
 from threedident.baselines.training.run_folder import DECODER, RESULT
-from threedident.datasets.papers import image_folder
+from threedident.datasets.papers import digits, image_folder
 from threedident.encoders import MLPDecoder, MLPEncoder, WhitenedMLP, build, load_encoder
 from threedident.encoders.files import read_decoder, save_decoder
 from threedident.errors import UsageError
@@ -88,6 +88,13 @@ def test_images_of_any_dataset_can_be_learned_unless_they_are_large(tmp_path: Pa
     images, shape = read_images(str(tmp_path / "small"))
     assert images.shape == (70, 192) and shape == (8, 8, 3)
     assert float(images.min()) >= 0 and float(images.max()) == 1
+    digits.write(
+        tmp_path / "mnist",
+        {"train": np.full((66, 28, 28), 255, np.uint8), "test": np.zeros((70, 28, 28), np.uint8)},
+        {"train": np.zeros(66, np.uint8), "test": np.zeros(70, np.uint8)},
+    )
+    images, shape = read_images(str(tmp_path / "mnist"))
+    assert images.shape == (66, 784) and bool((images == 1).all())
     image_folder.write(tmp_path / "large", np.zeros((2, 64, 64, 3), np.uint8), ["a", "b"])
     with pytest.raises(UsageError, match="a fully connected decoder is for at most 4,096"):
         read_images(str(tmp_path / "large"))

@@ -10,6 +10,8 @@ from helpers.small_runs import (
     small,
 )
 
+from threedident.baselines.criterion import make_criterion
+from threedident.baselines.experiment import Loss
 from threedident.baselines.training.optimizers import MatrixMuon, make_optimizers
 
 
@@ -18,7 +20,7 @@ def test_muon_moves_matrices_and_adam_all_else(tmp_path: Path) -> None:
     encoder = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Linear(5, 4))
     twin = copy.deepcopy(encoder)
     settings = small(**MUON).training
-    ours = make_optimizers(settings, encoder, torch.nn.Linear(1, 1))
+    ours = make_optimizers(settings, encoder, make_criterion(Loss(learn_tau=True), 4))
     theirs = [
         torch.optim.Adam([twin[0].bias, twin[1].bias], lr=settings.lr),
         torch.optim.Muon(

@@ -70,6 +70,7 @@ ADDED = (
     (r"pairs --n", "--n 1000"),
     (r"train (?!--)(?!.*--show)", _FEW_STEPS + " --set training.score_samples=32"),
     (r"evaluate (?!--template)", "--bootstrap 0"),
+    (r"evaluate .*drawn:sprites", "--samples 400"),
     (r"export", "--resolution 32"),
     (r"leaderboard check .*--fresh", "--n 24 --workers 1"),
     (r"reproduce", _FEW_STEPS),

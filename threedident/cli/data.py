@@ -653,7 +653,7 @@ def download(
     goes on where it was stopped.
 
     \b
-    Example:
+    Examples:
       3dident download --out data/published
       3dident download kitti-masks --out data/kitti-masks
     """

@@ -609,7 +609,9 @@ dataset_argument = click.argument(
 
 
 split_option = click.option(
-    "--split", metavar="NAME", help="train, val or test: of an export with several splits."
+    "--split",
+    metavar="NAME",
+    help="train, val or test, of a dataset with several splits; also both, of SmallNORB.",
 )
 
 
