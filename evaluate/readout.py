@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.defaults import BOOTSTRAP
 from threedident.errors import MissingExtraError, UsageError
 
 try:
@@ -40,7 +41,7 @@ AUGMENTATIONS = ("greyscale", "brightness", "contrast", "hue", "saturation", "cr
 #: Where the features are taken.
 PLACES = ("backbone", "codes")
 FORMAT, FORMAT_VERSION = "3dident-readout", 1
-IMAGES, BOOTSTRAP = 4096, 200
+IMAGES = 4096
 
 _NEED_COLOUR = ("greyscale", "hue", "saturation")
 _LEAST = 20

@@ -70,7 +70,9 @@ class MaskSequences(ImageSource):
         """The lengths of the sequences."""
         assert self.sequences is not None
         lengths = np.diff(self.sequences)
-        return {"frames": f"{lengths.min()} to {lengths.max()} in a sequence"}
+        least, most = lengths.min(), lengths.max()
+        span = f"{least}" if least == most else f"{least} to {most}"
+        return {"frames": f"{span} in a sequence"}
 
 
 def mask_columns(height: int, width: int) -> tuple[Column, ...]:

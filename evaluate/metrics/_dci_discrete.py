@@ -23,8 +23,8 @@ def dci_discrete(z: Any, z_hat: Any, *, most: int = MOST, seed: int = 0) -> Metr
     completeness are those of `dci`, from these importances; informativeness is the accuracy on
     held-out rows, averaged over factors. Constant factors are left out.
 
-    Range: 0 to 1. Chance is not 0. It takes minutes where factors have 40 values: give fewer
-    samples.
+    Range: 0 to 1. Chance is not 0. It takes minutes where factors have 40 values and there are
+    10,000 samples.
 
     Args:
         z: (N, n), the factors, whose values come again, n >= 2 of which vary.

@@ -81,6 +81,7 @@ def test_sequences_and_tables_need_no_transition(cli):
         (["drawn:grid", "--conditional", "normal", "--sigma", "0.1"], "a grid has --transition"),
         (["drawn:walks", "--transition", "lap"], "each point of a grid.*SequencePairs"),
         (["drawn:walks", "--rate", "2"], "each point of a grid.*SequencePairs"),
+        (["drawn:walks", "--index", "hnsw"], "--index is for matched pairs"),
         (["drawn:single"], "each point of a grid.*TwoViews"),
         (["--n", "100", "--transition", "lap"], "for datasets on a grid and in sequences"),
     ],

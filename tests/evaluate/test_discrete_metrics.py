@@ -10,7 +10,7 @@ import threadpoolctl
 from helpers.grid_codes import codes_of_rows, grid_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import optimize, stats
 from sklearn import ensemble, svm
 
 from threedident.errors import UsageError
@@ -23,6 +23,7 @@ from threedident.evaluate.metrics import (
 )
 from threedident.evaluate.metrics._bootstrap import bootstrap
 from threedident.evaluate.metrics._values import classes_of, recurring
+from threedident.evaluate.metrics.registry import METRICS, Options
 
 #: What disentanglement_lib gives for these codes; see `record.py` beside the file.
 RECORDED = json.loads(
@@ -164,6 +165,20 @@ def test_intervals_hold_the_score_where_the_fit_is_held():
     drawn = bootstrap(gap, 100, 0)
     assert drawn.per_factor.shape == (100, 5)
     assert drawn.value == pytest.approx(drawn.per_factor.mean(1))
+
+
+@pytest.mark.parametrize("name", ["mixed", "some", "exchanged"])
+def test_the_mcc_of_kitti_masks_is_that_of_its_protocol(name):
+    codes = CODES[name]
+    padding = np.random.default_rng(9).standard_normal((len(Z), codes.shape[1] - Z.shape[1]))
+    padded = np.concatenate([Z, padding], 1)
+    table = np.abs(stats.spearmanr(padded, codes).statistic)[: codes.shape[1], codes.shape[1] :]
+    rows, columns = optimize.linear_sum_assignment(-table)
+    expected = table[rows, columns][: Z.shape[1]].mean()
+    options = Options(2, 0, {}, {})
+    found = METRICS["mcc_spearman_noise_padded"].score(Z, codes, options)
+    assert found.value == pytest.approx(expected, abs=0.01)  # another noise
+    assert found.choices["correlation"] == "spearman"
 
 
 def test_constant_factors_and_codes_are_left_out():

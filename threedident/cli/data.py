@@ -258,6 +258,8 @@ def pairs(
                 f"{dataset} has no continuous latents to match: leave out --conditional and what "
                 "goes with it; a grid has --transition"
             )
+        if index != "auto":
+            raise UsageError(f"--index is for matched pairs, and those of {dataset} are exact")
         _measure_other_pairs(
             dataset, other, conditional.change, factors, draws, seed, out, as_json=as_json
         )

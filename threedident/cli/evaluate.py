@@ -11,6 +11,7 @@ from threedident import defaults
 from threedident.cli.group import main
 from threedident.cli.options import (
     PATH,
+    bootstrap_option,
     checkpoint_option,
     fitted_on_option,
     seed_option,
@@ -95,13 +96,7 @@ def _print_template(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
     show_default=True,
     help="Folds of the linear R2: each half by the other's fit, the published split, or none.",
 )
-@click.option(
-    "--bootstrap",
-    type=click.IntRange(0),
-    default=defaults.BOOTSTRAP,
-    show_default=True,
-    help="Replicates behind the intervals; 0 for none.",
-)
+@bootstrap_option
 @seed_option("splits, replicates and subsets that are drawn")
 @click.option(
     "--batch-size",

@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 PATH = click.Path(path_type=Path)
 
+bootstrap_option = click.option(
+    "--bootstrap",
+    type=click.IntRange(0),
+    default=defaults.BOOTSTRAP,
+    show_default=True,
+    help="Replicates behind the intervals; 0 for none.",
+)
+
 
 def gathered(
     cls: type, name: str, options: Sequence[Callable[..., Any]]

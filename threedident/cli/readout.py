@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from threedident.cli.group import main
-from threedident.cli.options import PATH, seed_option
+from threedident.cli.options import PATH, bootstrap_option, seed_option
 
 
 @main.command()
 @click.argument("encoder", type=PATH)
 @click.option("--data", type=PATH, required=True, help="The images, in any form.")
+@click.option("--out", type=PATH, metavar="FILE.json", help="Also write the scores to a file.")
 @click.option(
     "--images",
     type=click.IntRange(20),
@@ -28,15 +29,8 @@ from threedident.cli.options import PATH, seed_option
     help="Some of greyscale, brightness, contrast, hue, saturation, crop and blur. Can be "
     "repeated.  [default: all that fit the images]",
 )
-@click.option(
-    "--bootstrap",
-    type=click.IntRange(0),
-    default=200,
-    show_default=True,
-    help="Replicates behind the intervals; 0 for none.",
-)
+@bootstrap_option
 @seed_option("images, augmentations and replicates that are drawn")
-@click.option("--out", type=PATH, metavar="FILE.json", help="Also write the scores to a file.")
 def readout(
     encoder: Path,
     data: Path,

@@ -15,21 +15,21 @@ from threedident.errors import UsageError
 @click.argument(
     "kind", type=click.Choice(["dsprites", "natural-sprites"]), default="dsprites", required=False
 )
-@click.option("--out", type=PATH, required=True, help="The file to write: .npz, or .csv.")
-@click.option(
-    "--sizes",
-    metavar="3x6x40x32x32",
-    help="Of dsprites: the number of shapes, scales, orientations, columns and rows.  [default: "
-    "the published ones]",
-)
 @click.option(
     "--n",
     "objects",
     type=click.IntRange(1),
-    help="Of natural-sprites: the objects that move.  [default: 2000]",
+    help="Objects that move, of natural-sprites.  [default: 2000]",
+)
+@click.option("--out", type=PATH, required=True, help="The file to write: .npz, or .csv.")
+@click.option(
+    "--sizes",
+    metavar="3x6x40x32x32",
+    help="The number of shapes, scales, orientations, columns and rows of dsprites.  [default: "
+    "the published ones]",
 )
 @click.option(
-    "--seed", type=int, help="Of natural-sprites: the seed of the objects' steps.  [default: 0]"
+    "--seed", type=int, help="Seed of the objects' steps, of natural-sprites.  [default: 0]"
 )
 def sprites(kind: str, out: Path, sizes: str | None, objects: int | None, seed: int | None) -> None:
     """Draw images like those of dSprites, or move objects like those of Natural Sprites.

@@ -141,6 +141,7 @@ def test_blobs_are_drawn_sequences_whose_factors_are_those_of_their_masks(drawn)
     np.testing.assert_array_equal(measure_masks(images[..., 0]), drawn.factors)
     assert drawn.factors[:, 2].min() >= 30  # as in the dataset
     assert drawn.files() == []
+    assert drawn.facts()["frames"] == "15 in a sequence"
     assert "not the dataset" in drawn.facts()["a toy"]
 
 
