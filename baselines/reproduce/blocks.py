@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threedident.baselines.reproduce.studies import ImageSet, Row
+from threedident.baselines.training.run_folder import ENCODER, encoder_digest
 from threedident.causal import CausalModel, load_model
 from threedident.datasets.formats import open_rendered
 from threedident.errors import DatasetError, UsageError
@@ -151,9 +152,11 @@ def score_blocks(folder: Path, test: Path) -> None:
     """
     with open_rendered(test) as source:
         digest = latents_digest(source.raw_latents)
-    if (folder / BLOCKS).exists() and _read(folder / BLOCKS).get("test_latents") == digest:
-        return
-    from threedident.baselines.training.networks import ENCODER
+    encoder = encoder_digest(folder)
+    if (folder / BLOCKS).exists():
+        before = _read(folder / BLOCKS)
+        if before.get("test_latents") == digest and before.get("encoder") in (None, encoder):
+            return  # files of earlier versions do not name the encoder
     from threedident.datasets.dataset import ThreeDIdent
     from threedident.evaluate.metrics import linear_r2, nonlinear_r2
     from threedident.evaluate.reference_encoders import run_reference
@@ -182,6 +185,7 @@ def score_blocks(folder: Path, test: Path) -> None:
         "format": FORMAT,
         "model": images.model.name,
         "test_latents": digest,
+        "encoder": encoder,
         "fitted": len(z) // 2,
         "scored": len(z) - len(z) // 2,
         "factors": list(images.variable_names),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from threedident.baselines.training.run_folder import encoder_digest
 from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError
 from threedident.storage.atomic_files import read_json, write_json
@@ -38,13 +39,16 @@ def score_readout(folder: Path, test: Path, *, quiet: bool = True) -> None:
     """
     with open_dataset(test) as source:
         digest = source.fingerprint
-    path = folder / READOUT
-    if path.exists() and _read(path)["settings"].get("data") == digest:
-        return
+    path, encoder = folder / READOUT, encoder_digest(folder)
+    if path.exists():
+        before = _read(path)
+        if before["settings"].get("data") == digest and before.get("encoder") == encoder:
+            return
     from threedident.evaluate.readout import read_out
 
     result = read_out(folder, test, images=_MOST_IMAGES, quiet=quiet)
     content = result.as_dict()
+    content["encoder"] = encoder
     content["means"] = {place: result.mean(place) for place in PLACES}
     write_json(path, content)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threedident.baselines.reproduce.scales import Scoring
+from threedident.baselines.training.run_folder import ENCODER, encoder_digest
 from threedident.datasets.formats import open_dataset
 from threedident.errors import DatasetError
 from threedident.storage.atomic_files import read_json, write_json
@@ -47,6 +48,7 @@ def score_run(folder: Path, data: Path, metrics: Sequence[str], scoring: Scoring
         done = {
             "format": FORMAT,
             "data": source.fingerprint,
+            "encoder": encoder_digest(folder),
             "samples": min(scoring.images, len(source)),
             "boosted": scoring.boosted,
         }
@@ -54,7 +56,6 @@ def score_run(folder: Path, data: Path, metrics: Sequence[str], scoring: Scoring
         same = isinstance(before, dict) and all(before.get(key) == done[key] for key in done)
         if same and set(metrics) <= set(before.get("scores") or ()):
             return
-        from threedident.baselines.training.networks import ENCODER
         from threedident.datasets.dataset import images_of
         from threedident.evaluate.reference_encoders import run_reference
         from threedident.evaluate.sampled_source import SampledSource

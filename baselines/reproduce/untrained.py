@@ -28,7 +28,8 @@ def begin_untrained(experiment: Experiment, folder: Path, data: Path, test: Path
     import torch
 
     from threedident.baselines.data import make_problem
-    from threedident.baselines.training.networks import ENCODER, make_networks
+    from threedident.baselines.training.networks import make_networks
+    from threedident.baselines.training.run_folder import ENCODER
     from threedident.encoders import save_encoder
 
     problem = make_problem(

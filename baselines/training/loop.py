@@ -41,7 +41,7 @@ from threedident.baselines.training.distributed import (
     require_same_step,
 )
 from threedident.baselines.training.measurements import Measurements
-from threedident.baselines.training.networks import ENCODER, make_networks, start_from
+from threedident.baselines.training.networks import make_networks, start_from
 from threedident.baselines.training.reconstructions import (
     COUNT,
     RECONSTRUCTIONS,
@@ -50,6 +50,7 @@ from threedident.baselines.training.reconstructions import (
 from threedident.baselines.training.run_folder import (
     DECODER,
     DIGESTS,
+    ENCODER,
     FORMAT,
     FORMAT_VERSION,
     PREVIOUS,

@@ -11,6 +11,7 @@ from threedident.baselines.criterion import Criterion, make_criterion
 from threedident.baselines.data import Problem
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training.checkpoints import load_checkpoint
+from threedident.baselines.training.run_folder import ENCODER
 from threedident.encoders import (
     BoxOutput,
     ConvDecoder,
@@ -29,8 +30,6 @@ from threedident.encoders import (
     read_encoder,
 )
 from threedident.errors import UsageError
-
-ENCODER = "encoder.pt"
 
 #: Observations that a whitening is measured on; no batch that is scored has this number.
 _WHITENED = 1 << 16

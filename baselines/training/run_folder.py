@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from threedident.storage.locks import lock
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
+#: The file of a run's encoder.
+ENCODER = "encoder.pt"
 DECODER = "decoder.pt"  # of an autoencoder; or the one that makes the observations
 FORMAT, FORMAT_VERSION = "3dident-run", 1
 #: The digests of latents in the record of a run's data, by the option that names the images.
@@ -29,6 +32,23 @@ DIGESTS = {"data": "latents", "test": "test_latents"}
 
 _LOCK = ".lock"
 _FREE = ("log_every", "score_every", "checkpoint_every")  # of no effect on what is learned
+
+
+def encoder_digest(out: Path) -> str:
+    """SHA-256 of the encoder of a run, by which scores know what they are of.
+
+    Args:
+        out: the run folder.
+
+    Raises:
+        DatasetError: it cannot be read.
+    """
+    path = out / ENCODER
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DatasetError(f"{path} cannot be read: {error}") from error
 
 
 def check(

@@ -121,8 +121,9 @@ def find_form(root: Path) -> str:
         f"cannot open {root} as a dataset: {what}. Expected a directory made by `3dident render` "
         f"({MANIFEST}), a file made by `3dident pack` (.h5), the published layout "
         f"({png_folder.IMAGES}/, {png_folder.RAW_LATENTS}, {png_folder.LATENTS}), that of "
-        "Causal3DIdent, Multimodal3DIdent, 3DIdentBox or Temporal Causal3DIdent, or a folder made "
-        "by `3dident convert` (3dident-*.json)"
+        "Causal3DIdent, Multimodal3DIdent, 3DIdentBox or Temporal Causal3DIdent, a folder made by "
+        "`3dident convert` (3dident-*.json), one of the papers' other datasets as it is published "
+        "(docs/other-datasets.md), or the name of drawn images, such as drawn:sprites"
     )
 
 

@@ -49,7 +49,11 @@ _MOST_LABELS = 1 << 24  # bytes
 
 
 def find(root: Path) -> bool:
-    """Whether it is a folder of IDX files with such names."""
+    """Whether it is a folder of IDX files with such names.
+
+    Raises:
+        DatasetError: it holds several such datasets.
+    """
     return _folder(root) is not None
 
 
@@ -57,11 +61,15 @@ def _folder(root: Path) -> Path | None:
     """The folder that holds the IDX files."""
     if not root.is_dir():
         return None
-    for name in _FOLDERS:
-        for word in SPLITS.values():
-            if _file(root / name, _IMAGES.format(word)) is not None:
-                return root / name
-    return None
+    folders = [
+        root / name
+        for name in _FOLDERS
+        if any(_file(root / name, _IMAGES.format(word)) for word in SPLITS.values())
+    ]
+    if len(folders) > 1:
+        names = " and ".join(str(folder) for folder in folders)
+        raise DatasetError(f"{root} holds several datasets of digits, in {names}: name one of them")
+    return folders[0] if folders else None
 
 
 def _file(folder: Path, name: str) -> Path | None:

@@ -27,6 +27,7 @@ OPSET = 18
 #: The largest difference of codes from torch's that is accepted.
 TOLERANCE = 1e-3
 _BATCHES = (1, 3, 8)
+_OF_RUN = "encoder.pt"  # the file in a run's folder
 _LARGEST_SIDE = 4096  # pixels
 
 
@@ -57,7 +58,7 @@ def export(checkpoint: Path, out: Path, *, resolution: int | None = None) -> Exp
     """Write a checkpoint's encoder as an ONNX file with its weights inside.
 
     Args:
-        checkpoint: a file that `save_encoder` has written.
+        checkpoint: a file that `save_encoder` has written, or the folder of a run.
         out: the file to write, which ends in .onnx.
         resolution: the number of pixels along each side of the images it takes; None: of those
             that it was trained on, or 224 where that is not recorded.
@@ -69,11 +70,11 @@ def export(checkpoint: Path, out: Path, *, resolution: int | None = None) -> Exp
     """
     if out.suffix != ".onnx":
         raise UsageError(f"--out must end in .onnx, found {out}")
+    if checkpoint.is_dir():
+        checkpoint = checkpoint / _OF_RUN
     encoder, about = read_encoder(checkpoint)
     if isinstance(encoder, VectorEncoder):
-        raise UsageError(
-            f"{checkpoint} is an encoder of vectors; a submission takes images of 3DIdent"
-        )
+        raise UsageError(f"{checkpoint} is an encoder of vectors; a submission takes images")
     record = training_record(checkpoint, about)
     side: Any = record.get("resolution")
     known = type(side) is int and 0 < side <= _LARGEST_SIDE

@@ -14,10 +14,9 @@ from PIL import Image
 from threedident.baselines.experiment import Experiment, parse_experiment
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training
-from threedident.baselines.training.networks import ENCODER
 from threedident.baselines.training.optimizers import make_optimizers
 from threedident.baselines.training.reconstructions import RECONSTRUCTIONS
-from threedident.baselines.training.run_folder import DECODER
+from threedident.baselines.training.run_folder import DECODER, ENCODER
 from threedident.encoders import load_decoder, load_encoder
 from threedident.errors import UsageError
 

@@ -28,8 +28,7 @@ from helpers.small_runs import (
 
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training
-from threedident.baselines.training.networks import ENCODER
-from threedident.baselines.training.run_folder import RESULT
+from threedident.baselines.training.run_folder import ENCODER, RESULT
 from threedident.cli import main
 from threedident.errors import TrainingError, UsageError
 

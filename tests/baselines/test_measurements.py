@@ -15,7 +15,7 @@ from threedident.baselines.experiment import (
     load_experiment,
 )
 from threedident.baselines.losses import Power, info_nce
-from threedident.baselines.training.networks import ENCODER
+from threedident.baselines.training.run_folder import ENCODER
 from threedident.encoders import load_encoder
 
 

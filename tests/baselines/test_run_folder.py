@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,9 @@ from helpers.small_runs import (
 
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training import loop as training
-from threedident.baselines.training.networks import ENCODER
-from threedident.baselines.training.run_folder import RESULT
+from threedident.baselines.training.run_folder import ENCODER, RESULT, encoder_digest
 from threedident.datasets.dataset import ThreeDIdent
-from threedident.errors import UsageError
+from threedident.errors import DatasetError, UsageError
 
 
 def test_another_experiment_is_refused(tmp_path: Path) -> None:
@@ -174,3 +174,13 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
     with only_one(tmp_path / "run"), pytest.raises(UsageError, match="another process trains"):
         run(small(), tmp_path / "run")
+
+
+def test_the_digest_of_an_encoder_is_that_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / ENCODER).write_bytes(b"weights")
+    first = encoder_digest(tmp_path)
+    assert first == hashlib.sha256(b"weights").hexdigest()
+    (tmp_path / ENCODER).write_bytes(b"others")
+    assert encoder_digest(tmp_path) != first
+    with pytest.raises(DatasetError, match="cannot be read"):
+        encoder_digest(tmp_path / "nowhere")

@@ -17,7 +17,7 @@ from helpers.small_runs import (
 )
 
 from threedident.baselines.training import checkpoints
-from threedident.baselines.training.networks import ENCODER
+from threedident.baselines.training.run_folder import ENCODER
 from threedident.baselines.training.trainer import FAILED
 from threedident.encoders import load_encoder
 from threedident.errors import TrainingError, UsageError

@@ -17,7 +17,7 @@ from threedident.baselines.experiment import (
     load_experiment,
 )
 from threedident.baselines.training import loop as training
-from threedident.baselines.training.networks import ENCODER
+from threedident.baselines.training.run_folder import ENCODER
 from threedident.baselines.training.trainer import Trainer
 from threedident.cli import main
 from threedident.encoders import load_encoder

@@ -119,7 +119,7 @@ def train(
 
     from threedident.baselines.training.distributed import is_first_process
     from threedident.baselines.training.loop import train as run_training
-    from threedident.baselines.training.networks import ENCODER
+    from threedident.baselines.training.run_folder import ENCODER
 
     result = run_training(chosen, out, devices=where.devices, threads=where.threads, **options)
     if not is_first_process():  # of those that torchrun has started

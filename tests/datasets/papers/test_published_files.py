@@ -445,3 +445,12 @@ def test_several_threads_read_a_stream_into_memory(tmp_path, monkeypatch):
     images = dataset.ImageDataset(paper_files.write_mpi3d(tmp_path), cache="ram")
     whole = noise(int(np.prod(paper_files.MPI3D)), SIDE, SIDE, 3)
     assert np.array_equal(images.images(range(len(whole))).permute(0, 2, 3, 1).numpy(), whole)
+
+
+def test_several_datasets_of_digits_in_one_folder_are_not_guessed_among(tmp_path):
+    images, classes = np.zeros((3, 28, 28), np.uint8), np.arange(3, dtype=np.uint8)
+    for name in ("MNIST", "FashionMNIST"):
+        digits.write(tmp_path / name / "raw", {"test": images}, {"test": classes})
+    with pytest.raises(DatasetError, match="several datasets of digits"):
+        find_form(tmp_path)
+    assert find_form(tmp_path / "MNIST") == "mnist"
