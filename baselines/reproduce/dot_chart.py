@@ -29,7 +29,11 @@ def dot_chart(study: Study, outcomes: Sequence[Outcome]) -> Any:
     count = len(study.metrics)
     drawing = empty_figure(3.4 + 2.3 * max(2, count), 1.6 + 0.34 * len(outcomes))
     axes = drawing.subplots(1, count, sharey=True, squeeze=False)[0]
-    drawing.suptitle(f"{study.title}\ndots: seeds; hollow: published", wrap=True)
+    forms = {r["data"].get("form") or "" for each in outcomes for r in each.results.values()}
+    dots = "dots: seeds; hollow: published"
+    if any(form.startswith("drawn-") for form in forms):
+        dots = "dots: seeds, on DRAWN images; hollow: published, on the dataset itself"
+    drawing.suptitle(f"{study.title}\n{dots}", wrap=True)
     labels = [each.row.name.removeprefix(f"{study.name}-") for each in outcomes]
     for axis, metric in zip(axes, study.metrics, strict=True):
         axis.set_title(LABELS[metric], fontsize="medium")
