@@ -163,7 +163,8 @@ def check_images(
         raise UsageError(
             f"encoder.body = 'conv' is for images of 64 x 64 (or 32 x 32), and {names[0]} has "
             f"{data.shape[0]} x {data.shape[1]}: set encoder.body=resnet18, or name images of that "
-            "size"
+            f"size (`3dident pack {names[0]} --resolution 64 --out FILE.h5` resizes other datasets "
+            "than 3DIdent)"
         )
     _check_pairs(experiment, data, names[0])
     _check_groups(experiment, data, names[0])

@@ -236,7 +236,7 @@ class TestSet:
         identity, sampling = self.identity, self.sampling
         unknown = "what drew the latents and rendered the images is not recorded"
         if not isinstance(self.source, Source):
-            unknown = f"it is {FORMS[self.source.form]}"
+            unknown = f"none is known of {FORMS[self.source.form]}"
         rendered = {name: name for name in self.factor_names}
         if sampling is not None:
             rendered = {

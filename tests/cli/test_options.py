@@ -49,6 +49,7 @@ THEIR_OWN = {
 EXCEPTIONS = {
     ("compare-release", "--preset"): "candidates, several of them",
     ("compare-release", "--engine"): "the quick engine is enough to tell presets apart",
+    ("pack", "--resolution"): "of images that are resized, and not rendered",
     ("export", "--resolution"): "of images that an encoder takes, which nobody renders",
     ("convert", "--shard-size"): "files of exports may hold more images",
 }

@@ -481,8 +481,16 @@ def _examine_matched(
 @click.argument("dataset", type=PATH)
 @click.option("--out", type=PATH, required=True, help="The file, e.g. train.h5.")
 @split_option
+@click.option(
+    "--resolution",
+    type=click.IntRange(1, 1024),
+    help="Pixels along each side of images that are resized; not of 3DIdent, which is rendered at "
+    "any size.  [default: the dataset's]",
+)
 @compression_option("the dataset's")
-def pack(dataset: Path, out: Path, split: str | None, compression: str | None) -> None:
+def pack(
+    dataset: Path, out: Path, split: str | None, resolution: int | None, compression: str | None
+) -> None:
     """Join a dataset, in any form, into one HDF5 file.
 
     What made it is kept, and checksums: `3dident convert --to shards` brings back a directory of
@@ -494,8 +502,10 @@ def pack(dataset: Path, out: Path, split: str | None, compression: str | None) -
     """
     from threedident.datasets.formats import open_dataset
     from threedident.datasets.formats.hdf5 import pack as join
+    from threedident.datasets.formats.resized import ResizedSource
 
-    with open_dataset(dataset, split) as source:
+    with open_dataset(dataset, split) as whole:
+        source = whole if resolution is None else ResizedSource(whole, resolution)
         count = join(source, out, compression=compression, command=command_line())
         wanted = source.wanted()
     _say_written(out, count, wanted)

@@ -144,7 +144,7 @@ def evaluate(
     """Score an encoder, or the latents it recovered, on a test set.
 
     SUBMISSION is one of: embeddings (.npy, .npz or .h5: a row for every test image, in order);
-    an encoder (.onnx: uint8 images (B, 3, H, W) in, codes (B, m) out); a run of `3dident train`
+    an encoder (.onnx: uint8 images (B, C, H, W) in, codes (B, m) out); a run of `3dident train`
     (its folder, or the encoder.pt in it); with --trust also a Python factory
     (package.module:factory), .pt2 or TorchScript; or a reference encoder: reference:identity,
     reference:random, reference:pca. reference:encoder=RUN and reference:supervised=RUN score a

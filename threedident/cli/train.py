@@ -181,8 +181,9 @@ class _Reproduce(click.Command):
 @click.option("--out", type=PATH, required=True, help="A folder for one study at one scale.")
 @click.option(
     "--rows",
+    multiple=True,
     metavar="NAMES",
-    help="Some rows: names or globs, separated by commas.  [default: all]",
+    help="Some rows: names or globs, separated by commas. Can be repeated.  [default: all]",
 )
 @click.option(
     "--seeds",
@@ -207,7 +208,7 @@ class _Reproduce(click.Command):
 def reproduce(
     what: str,
     out: Path,
-    rows: str | None,
+    rows: tuple[str, ...],
     seeds: int | None,
     scale: str,
     settings: tuple[str, ...],
@@ -237,7 +238,7 @@ def reproduce(
     table = run(
         what,
         out,
-        rows=rows,
+        rows=",".join(rows) or None,
         seeds=seeds,
         scale=scale,
         changes=dict(map(parse_setting, settings)),

@@ -11,11 +11,13 @@ import pytest
 from helpers import paper_files
 from helpers.fake_dataset import as_rendered
 from helpers.paper_files import FORMS
+from PIL import Image
 
 from threedident.columns import Column
 from threedident.datasets.formats import ImageSource, open_dataset
 from threedident.datasets.formats.describe import describe, lines
 from threedident.datasets.formats.hdf5 import pack
+from threedident.datasets.formats.resized import ResizedSource
 from threedident.datasets.formats.source import check_numbers
 from threedident.datasets.formats.verify import verify_any
 from threedident.datasets.papers import packed
@@ -83,6 +85,27 @@ def test_every_form_can_be_packed(tmp_path, name):
             assert copy.grid == source.grid
             assert copy.factor_columns == source.factor_columns
             assert copy.fingerprint == source.fingerprint
+
+
+def test_images_are_resized_and_all_else_stays(tmp_path, cli):
+    with open_dataset("drawn:sprites:3x2x4x4x4") as whole:
+        small = ResizedSource(whole, 32)
+        assert small.shape == (32, 32, 1) and small.grid == whole.grid
+        pixels = whole.image(7)[..., 0]
+        expected = Image.fromarray(pixels).resize((32, 32), Image.Resampling.LANCZOS)
+        assert np.array_equal(small.images([3, 7])[1][..., 0], np.asarray(expected))
+        with pytest.raises(UsageError, match="1 to 1024 pixels"):
+            ResizedSource(whole, 0)
+    cli("pack", "drawn:sprites:3x2x4x4x4", "--resolution", 16, "--out", tmp_path / "small.h5")
+    with open_dataset(tmp_path / "small.h5") as packed_small:
+        assert packed_small.shape == (16, 16, 1)
+        assert np.array_equal(packed_small.factors, whole.factors)
+        assert "64 x 64" in packed_small.facts()["resized"]
+
+
+def test_rendered_images_are_not_resized(small_dataset):
+    with open_dataset(small_dataset) as source, pytest.raises(UsageError, match="any size"):
+        ResizedSource(source, 16)
 
 
 def test_the_commands_pack_describe_and_verify(cli, tmp_path):
