@@ -84,8 +84,8 @@ def check_inputs(
     """Check the inputs of an evaluation; nothing is run, and torch is not imported.
 
     Args:
-        submission, data_root, metrics, manifest, trust, checkpoint, train, factors, independent,
-            samples: the arguments of `evaluation.evaluate`.
+        submission, data_root, metrics, manifest, trust, checkpoint: as of `evaluation.evaluate`.
+        train, factors, independent, samples: as of `evaluation.evaluate`.
         out: the folder that the scores are to be written to; None where nobody says.
         overwrite: whether scores of another submission or test set there may be replaced.
 
