@@ -26,6 +26,7 @@ from threedident.errors import DatasetError, MissingExtraError, UsageError
 from threedident.presets import Preset
 from threedident.progress import Progress
 from threedident.storage.statistics import ImageSums, statistics
+from threedident.system import free_memory
 
 try:
     import torch
@@ -442,15 +443,8 @@ def _plain(indices: Sequence[int] | torch.Tensor) -> Sequence[int]:
 
 def _check_memory(size: int) -> None:
     """Raise MemoryError for more bytes than are free, where the system tells how many are."""
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        with Path("/proc/meminfo").open() as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    free = int(line.split()[1]) * 1024
-    except (OSError, ValueError, AttributeError):
-        return
-    if size > free:
+    free = free_memory()
+    if free is not None and size > free:
         raise MemoryError(f"{free / 1e9:.1f} GB are available")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from threedident.storage.atomic_files import (
     write_json,
 )
 from threedident.storage.locks import lock
+from threedident.system import file_digest
 
 EXPERIMENT, PLACES, RESULT = "experiment.toml", "data.json", "result.json"
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
@@ -45,8 +45,7 @@ def encoder_digest(out: Path) -> str:
     """
     path = out / ENCODER
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_digest(path)
     except OSError as error:
         raise DatasetError(f"{path} cannot be read: {error}") from error
 

@@ -159,10 +159,10 @@ def _hundredths(value: float) -> str:
 
 def _data_uri(pixels: Array) -> str:
     """Return pixels (H, W, C) as a PNG, inline."""
-    from PIL import Image
+    from threedident.render.figures import picture
 
-    picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
-    picture.thumbnail((_LARGEST_IMAGE, _LARGEST_IMAGE))
+    small = picture(pixels)
+    small.thumbnail((_LARGEST_IMAGE, _LARGEST_IMAGE))
     file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
+    small.save(file, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
