@@ -280,21 +280,29 @@ class Preset:
         bound = math.pi / 2 + (_NEARLY if "theta" in turning else -_NEARLY)
         return len(turning) < 2 or self._reach("theta") <= bound
 
-    def _flat_shares(self, name: str) -> list[float]:
-        """The shares of an unwrapped hue's range, each of whose values have one colour.
+    def flat_ranges(self, name: str) -> list[tuple[float, float]]:
+        """The ranges of an unwrapped hue within which all values have one colour, in raw units.
 
         Down from 0, in every other sixth of a turn, only one channel varies. It is negative,
-        so taken as 0, up to (s - 1) / s of that stretch at saturation s.
+        so taken as 0, up to (s - 1) / s of that stretch at saturation s. A factor that is no hue,
+        or a hue that is wrapped, has none.
         """
         low, high = self.ranges[name]
-        shares = []
+        if name not in SATURATION or self.hue != "unwrapped" or low == high:
+            return []
+        ranges = []
         for sixth in (0, -2, -4):
             start = (sixth - 1) * math.pi / 3
             end = ((SATURATION[name] - 1) / SATURATION[name] + sixth) * math.pi / 3
-            stretch = min(high, end) - max(low, start)
-            if stretch > 0:
-                shares.append(stretch / (high - low))
-        return shares
+            start, end = max(low, start), min(high, end)
+            if end > start:
+                middle, half = (low + high) / 2, (high - low) / 2
+                ranges.append(((start - middle) / half, (end - middle) / half))
+        return ranges
+
+    def _flat_shares(self, name: str) -> list[float]:
+        """The shares of an unwrapped hue's range, each of whose values have one colour."""
+        return [(end - start) / 2 for start, end in self.flat_ranges(name)]
 
     def _repeats(self, name: str) -> bool:
         """Whether a range comes back, in the end, to angles that look as those before."""

@@ -1,0 +1,158 @@
+"""`Explorer`: all that one page shows, and the requests that its parts answer."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from threedident import plain_data
+from threedident.explore.renderers import Renderers
+from threedident.explore.scenes import PresetScene, Scene
+from threedident.explore.stored_images import StoredImages
+from threedident.plain_data import Misfit
+from threedident.presets import BUILT_IN_SHAPES, Preset, load_preset, preset_names
+from threedident.render.quality import DIRECT_MATERIALS
+
+_SCENES = 16  # that are kept
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """An answer that is no JSON.
+
+    Attributes:
+        content: its bytes.
+        media_type: their type, such as image/png.
+        name: the name of the file that a browser saves it as; empty: it is shown.
+        headers: facts about it, as headers whose names begin with X-.
+    """
+
+    content: bytes
+    media_type: str
+    name: str = ""
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+#: A function that answers a request of the page: plain data, or an `Answer`.
+Handler = Callable[["Explorer", Mapping[str, Any]], Awaitable["Mapping[str, Any] | Answer"]]
+
+
+class Explorer:
+    """All that one page shows.
+
+    Attributes:
+        renderers: the processes that render.
+        device: the kind of device that renders: auto, cpu or cuda.
+        stored: the dataset that was given, open; None without.
+        start: the scene that the page opens with.
+    """
+
+    def __init__(
+        self,
+        renderers: Renderers,
+        preset: Preset,
+        *,
+        stored: StoredImages | None = None,
+        device: str = "auto",
+    ) -> None:
+        """Put together what the page shows.
+
+        Args:
+            renderers: the processes that render.
+            preset: the generator that the page opens with.
+            stored: the dataset, open; None: none.
+            device: the kind of device that renders.
+
+        Raises:
+            UsageError: the preset cannot be explored.
+        """
+        self.renderers = renderers
+        self.device = device
+        self.stored = stored
+        self._presets: dict[str, Preset] = {name: load_preset(name) for name in preset_names()}
+        name = preset.name
+        if self._presets.get(name) != preset:  # of a file, or changed by options
+            name = f"{name} (as given)" if name in self._presets else name
+            self._presets = {name: preset, **self._presets}
+        self._scenes: collections.OrderedDict[str, Scene] = collections.OrderedDict()
+        self.start = self.scene({"preset": name})
+
+    def scene(self, generator: Any) -> Scene:
+        """Find the scene that the page names.
+
+        Args:
+            generator: `{"preset": NAME}`, to which `shape` and `material` can be added.
+
+        Raises:
+            Misfit: it names none.
+            UsageError: it cannot be explored.
+        """
+        data = plain_data.table(generator, "generator")
+        key = json.dumps(data, sort_keys=True)
+        if key in self._scenes:
+            self._scenes.move_to_end(key)
+            return self._scenes[key]
+        scene = self._make(data)
+        self._scenes[key] = scene
+        if len(self._scenes) > _SCENES:
+            self._scenes.popitem(last=False)
+        return scene
+
+    def _make(self, data: Mapping[str, Any]) -> Scene:
+        plain_data.refuse_unknown(data, ("preset", "shape", "material"), "generator")
+        name = plain_data.choice(data.get("preset"), "generator.preset", tuple(self._presets))
+        preset = self._presets[name]
+        # Never a path: a page opens no files.
+        changes: dict[str, str] = {}
+        for field, allowed in (("shape", tuple(BUILT_IN_SHAPES)), ("material", DIRECT_MATERIALS)):
+            own = getattr(preset, field)
+            if data.get(field) is not None and data[field] != own:
+                changes[field] = plain_data.choice(data[field], f"generator.{field}", allowed)
+        if changes:
+            preset = preset.changed(**changes)
+        return PresetScene(preset, {**data}, self.renderers, self.device)
+
+    def describe(self) -> dict[str, Any]:
+        """The state that the page opens with, as plain data."""
+        return {
+            "scene": self.start.describe(),
+            "presets": [
+                {
+                    "name": name,
+                    "description": preset.description,
+                    "shape": preset.shape,
+                    "material": preset.material,
+                }
+                for name, preset in self._presets.items()
+            ],
+            "shapes": list(BUILT_IN_SHAPES),
+            "materials": list(DIRECT_MATERIALS),
+        }
+
+
+def point_of(explorer: Explorer, data: Mapping[str, Any]) -> tuple[Scene, Any]:
+    """The scene and the values (n,) that a request is about: its `generator` and `values`.
+
+    Raises:
+        Misfit: they do not fit.
+        UsageError: the scene cannot be explored.
+    """
+    scene = explorer.scene(plain_data.needed(data, "generator"))
+    return scene, scene.check(plain_data.needed(data, "values"))
+
+
+def slot_of(data: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The place on the page that a request is for, by its `tab` and `slot`; None without.
+
+    Raises:
+        Misfit: they are no short names.
+    """
+    if data.get("slot") is None:
+        return None
+    names = [plain_data.text(data.get(field), field, 40) for field in ("tab", "slot")]
+    if not all(name.replace("-", "").isalnum() for name in names):
+        raise Misfit("tab and slot are letters, digits and hyphens")
+    return names[0], names[1]
