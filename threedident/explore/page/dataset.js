@@ -36,6 +36,7 @@ const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count =
 
 function start(panelRoot) {
   root = panelRoot;
+  root.classList.toggle("coarse", Math.max(...facts.shape.slice(0, 2)) < 100);
   thumbnails = new Thumbnails();
   const shuffled = el("input", {
     type: "checkbox", id: "dataset-shuffle", checked: facts.grid || facts.sequences !== null,
@@ -160,14 +161,13 @@ function clearAll() {
 
 /** The frame that all filters have: a caption, what passes, and the button that clears it. */
 function frame(axis, clear, ...content) {
-  const range = el("span", { class: "faint", "data-place": "range" });
   const button = el("button", {
     type: "button", class: "clear", hidden: true, "aria-label": `Clear the filter of ${axis.label}`,
     onclick: () => { clear(); changed(); },
   }, "clear");
   const box = el("div", { class: "filter", role: "group", "aria-label": axis.label, "data-filter": axis.name },
-    el("div", { class: "caption" }, el("span", { class: "name" }, axis.label), range, button), content);
-  return { box, range, button };
+    el("div", { class: "caption" }, el("span", { class: "name" }, axis.label), button), content);
+  return { box, button };
 }
 
 const WIDTH = 200;
@@ -217,12 +217,18 @@ function ranges(axis) {
   const marker = el("div", { class: "marker", "aria-hidden": "true", hidden: true });
   const area = el("div", { class: "brush", onpointerdown: grab, onpointermove: pull, onpointerup: drop,
     onpointercancel: drop }, picture, shades, handles, marker);
-  const { box, range, button } = frame(axis, clear, area,
+  const range = el("span", { class: "range", "data-place": "range" });
+  const { box, button } = frame(axis, clear, area,
     el("div", { class: "ends faint", "aria-hidden": "true" },
-      el("span", {}, shown(0, 0)), el("span", {}, shown(bins, 1))));
+      el("span", {}, shown(0, 0)), range, el("span", {}, shown(bins, 1))));
 
-  const whole = () => ends[0] === 0 && ends[1] === bins;
-  const value = (edge) => axis.low + ((axis.high - axis.low) * edge) / bins;
+  function whole() {
+    return ends[0] === 0 && ends[1] === bins;
+  }
+
+  function value(edge) {
+    return axis.low + ((axis.high - axis.low) * edge) / bins;
+  }
 
   /** The value at an edge, as people read it: of whole numbers the first or last within. */
   function at(edge, end) {
@@ -387,14 +393,13 @@ function classes(axis) {
     type: "button", class: "clear", "aria-label": `Let no class of ${axis.label} pass`,
     onclick: () => { rows.forEach((_, k) => out.add(k)); draw(); changed(); },
   }, "none");
-  const { box, range, button } = frame(axis, clear, el("div", { class: "classes" }, rows.map((row) => row.line)));
+  const { box, button } = frame(axis, clear, el("div", { class: "classes" }, rows.map((row) => row.line)));
   button.before(none);
 
   function draw() {
     rows.forEach((row, k) => { row.check.checked = !out.has(k); });
     box.classList.toggle("filtered", out.size > 0);
     button.hidden = out.size === 0;
-    range.textContent = out.size ? `${rows.length - out.size} of ${rows.length} classes` : "";
   }
 
   function clear() {
@@ -585,12 +590,20 @@ async function choose(image, values) {
   for (const each of root.querySelectorAll(".tile")) each.classList.toggle("chosen", each.dataset.number === `${image}`);
   let note = "";
   try {
-    if (facts.generator && sorted(facts.generator) !== sorted(state.generator)) await setScene(facts.generator);
+    const own = state.facts.generator_of_dataset; // the scene that made its images
+    const stays = own?.dataset && fits(); // it is not known, and the sliders know its factors
+    if (own && !stays && sorted(own) !== sorted(state.generator)) await setScene(own);
     note = setSliders(values);
   } catch (error) {
     note = error.message;
   }
   showChosen(image, note);
+}
+
+/** Whether the sliders move the dataset's factors. */
+function fits() {
+  return facts.factors.every((axis) => state.scene.controls.some((control) => control.name === axis.name
+    && control.low === axis.low && control.high === axis.high && control.kind === axis.kind));
 }
 
 /** Set the sliders to an image's factors; say where they cannot be. */
@@ -677,8 +690,9 @@ const near = latest(async () => {
       if (fresh) thumbnails.load(button);
     });
     place("near").hidden = !answer.images.length;
-    place("distance").textContent = answer.reason || `Below each is its distance: ${answer.distance}. `
-      + "Those that do not pass the filters are dimmed.";
+    const dimmed = answer.images.some((image) => image.fails.length)
+      ? " Those that do not pass the filters are dimmed." : "";
+    place("distance").textContent = answer.reason || `Below each is its distance: ${answer.distance}.${dimmed}`;
     place("note").textContent = answer.note;
     place("note").hidden = !answer.note;
   } catch (error) {
