@@ -430,3 +430,11 @@ def test_names_of_drawn_images():
     assert (facts["grid"], facts["count"]) == (True, 737_280)
     answer = check(stored, {"shape": (1.0,), "posX": (-0.5, 15.5)})
     assert len(answer.numbers) == 737_280 // 6
+
+
+def test_the_axis_of_a_raw_latent_is_always_whole(tmp_path):
+    raw = np.full((3, 10), 0.1, np.float32)
+    raw[0] = 0.2
+    stored = StoredImages(as_rendered(tmp_path / "data", 3, given=raw))
+    axis = stored.axes[0]
+    assert (axis.low, axis.high, axis.scene) == (-1.0, 1.0, (-3.0, 3.0))

@@ -112,6 +112,7 @@ class Axis:
             "name": self.column.name,
             "label": self.label or self.column.name.replace("_", " "),
             "kind": self.column.kind,
+            "range": self.column.range,
             "low": self.low,
             "high": self.high,
             "bins": self.bins,
@@ -276,8 +277,9 @@ class StoredImages:
             return Axis(column, low - 0.5, high + 0.5, bins, 1.0)
         if low == high:
             low, high = low - 0.5, high + 0.5
-        elif column.kind == "continuous" and 0 < most - least < (high - low) * _NARROW:
-            low, high = least, most  # as of areas, which could be as large as an image
+        elif not isinstance(self.source, Source) and 0 < most - least < (high - low) * _NARROW:
+            if column.kind == "continuous":
+                low, high = least, most  # as of areas, which could be as large as an image
         return self._in_scene(Axis(column, low, high, BINS))
 
     def _in_scene(self, axis: Axis) -> Axis:
@@ -424,7 +426,9 @@ class StoredImages:
             image = self.source.image(number)
             self._files.check(number)
         except DatasetError as error:
-            raise DatasetError(self._explain(number, error)) from error
+            raise DatasetError(
+                f"image {number} cannot be read: {self._why(number, error)}"
+            ) from error
         height, width = image.shape[:2]
         side = max(height, width)
         if size is None or size >= side:
@@ -438,16 +442,22 @@ class StoredImages:
         pixels = np.asarray(reduced)
         return pixels.reshape(*pixels.shape[:2], image.shape[2])
 
-    def _explain(self, number: int, error: Exception) -> str:
+    def _why(self, number: int, error: DatasetError) -> str:
         """The reason why an image cannot be read, for people, without the path of a folder."""
         root = Path(self.root)
         if not papers.is_drawn(self.root) and not root.exists():
             return (
-                f"image {number} cannot be read: the dataset {self.name} is no longer there. "
-                "It was moved or removed after the page had opened it"
+                f"the dataset {self.name} is no longer there. It was moved or removed after the "
+                "page had opened it"
             )
-        text = str(error).replace(f"{root.absolute()}/", "").replace(f"{root}/", "")
-        return f"image {number} cannot be read: {text.replace(str(root), self.name)}"
+        try:
+            self._files.check(number)
+        except DatasetError as reason:
+            return str(reason)
+        text = str(error).removeprefix(f"cannot read image {number}: ")
+        for path in dict.fromkeys((str(root.absolute()), str(root))):
+            text = text.replace(f"{path}/", "").replace(path, self.name)
+        return text
 
     def place(self, number: int) -> str:
         """The place of an image in its sequence or pair, in words; empty for single images."""

@@ -130,6 +130,7 @@ const showSheet = debounce((answer) => fillSheet(answer));
 const refilter = latest(async () => {
   try {
     const shuffle = root.querySelector("#dataset-shuffle").checked;
+    const wanted = page;
     const answer = await ask("dataset-filter",
       { filters: filters(), page, size: ON_A_PAGE, shuffle }, { slot: "dataset-filter" });
     if (answer === null) return;
@@ -139,6 +140,7 @@ const refilter = latest(async () => {
     place("passing").textContent = all ? `All ${counted(facts.count, "image")} pass`
       : `${answer.passing.toLocaleString("en")} of ${counted(facts.count, "image")} pass`;
     root.querySelector("#dataset-clear").disabled = histograms.every((each) => each.filter() === null);
+    if (page !== wanted) return; // another page has been asked for
     page = answer.page;
     showSheet(answer);
   } catch (error) {
@@ -361,7 +363,7 @@ function ranges(axis) {
       draw();
     },
     mark() {
-      const k = state.scene.controls.findIndex((control) => control.name === axis.name);
+      const k = state.scene.controls.indexOf(sliderOf(axis));
       const share = k < 0 ? -1 : (state.values[k] - axis.low) / (axis.high - axis.low);
       marker.hidden = !(share >= 0 && share <= 1);
       marker.style.left = `${100 * share}%`;
@@ -422,7 +424,7 @@ function classes(axis) {
       });
     },
     mark() {
-      const k = state.scene.controls.findIndex((control) => control.name === axis.name);
+      const k = state.scene.controls.indexOf(sliderOf(axis));
       rows.forEach((row, i) => row.line.classList.toggle("here", k >= 0 && state.values[k] === i));
     },
   };
@@ -506,6 +508,7 @@ function draw(button, blob) {
 }
 
 function fail(button, error) {
+  button.dataset.failed = "";
   button.querySelector("img").hidden = true;
   button.querySelector(".gone").hidden = false;
   button.title = error.message;
@@ -530,7 +533,8 @@ function put(button, image, values, under) {
   button.setAttribute("aria-label", `Image ${image}${under === `${image}` ? "" : `, ${under}`}: ${told.join(", ")}`);
   button.querySelector(".under").textContent = under;
   button.classList.toggle("chosen", chosen === image);
-  if (button.dataset.number === `${image}`) return false;
+  if (button.dataset.number === `${image}` && !("failed" in button.dataset)) return false;
+  delete button.dataset.failed;
   button.dataset.number = `${image}`;
   return true;
 }
@@ -591,7 +595,7 @@ async function choose(image, values) {
   let note = "";
   try {
     const own = state.facts.generator_of_dataset; // the scene that made its images
-    const stays = own?.dataset && fits(); // it is not known, and the sliders know its factors
+    const stays = own?.dataset && !missing().length; // it is not known, and the sliders know its factors
     if (own && !stays && sorted(own) !== sorted(state.generator)) await setScene(own);
     note = setSliders(values);
   } catch (error) {
@@ -600,19 +604,28 @@ async function choose(image, values) {
   showChosen(image, note);
 }
 
-/** Whether the sliders move the dataset's factors. */
-function fits() {
-  return facts.factors.every((axis) => state.scene.controls.some((control) => control.name === axis.name
-    && control.low === axis.low && control.high === axis.high && control.kind === axis.kind));
+/** The slider of a factor, if its values mean the same; undefined elsewhere. */
+function sliderOf(axis) {
+  const control = state.scene.controls.find((each) => each.name === axis.name);
+  if (!control || state.scene.kind === "stored") return control;
+  if (control.kind !== axis.kind) return undefined;
+  const pair = control.kind === "discrete" ? [control.values, axis.classes]
+    : [[control.low, control.high], axis.range];
+  return JSON.stringify(pair[0]) === JSON.stringify(pair[1]) ? control : undefined;
+}
+
+/** The factors that the sliders do not move, or with other values. */
+function missing() {
+  return facts.factors.filter((axis) => !sliderOf(axis));
 }
 
 /** Set the sliders to an image's factors; say where they cannot be. */
 function setSliders(values) {
   const known = new Map(facts.factors.map((axis, k) => [axis.name, values[k]]));
   const { controls, title } = state.scene;
-  const missing = facts.factors.filter((axis) => !controls.some((control) => control.name === axis.name));
-  if (missing.length) {
-    return `The sliders of ${title} have no ${missing.map((axis) => axis.label).join(", ")}: they stay where they are.`;
+  const unknown = missing();
+  if (unknown.length) {
+    return `The sliders of ${title} have no such ${unknown.map((axis) => axis.label).join(", ")}: they stay where they are.`;
   }
   setValues(controls.map((control, k) => known.get(control.name) ?? state.values[k]));
   const off = controls.filter((control, k) => known.has(control.name)
@@ -647,7 +660,7 @@ const showChosen = latest(async (image, note) => {
     img.hidden = false;
   } catch (error) {
     img.hidden = true;
-    place("chosen-note").textContent = `${note} ${error.message}.`;
+    place("chosen-values").prepend(el("p", { class: "error" }, error.message));
   }
 });
 
