@@ -277,9 +277,9 @@ class StoredImages:
             return Axis(column, low - 0.5, high + 0.5, bins, 1.0)
         if low == high:
             low, high = low - 0.5, high + 0.5
-        elif not isinstance(self.source, Source) and 0 < most - least < (high - low) * _NARROW:
-            if column.kind == "continuous":
-                low, high = least, most  # as of areas, which could be as large as an image
+        free = column.kind == "continuous" and not isinstance(self.source, Source)
+        if free and 0 < most - least < (high - low) * _NARROW:
+            low, high = least, most  # as of areas, which could be as large as an image
         return self._in_scene(Axis(column, low, high, BINS))
 
     def _in_scene(self, axis: Axis) -> Axis:

@@ -76,7 +76,8 @@ function start(panelRoot) {
       el("div", { id: "dataset-chosen", hidden: true },
         el("img", { alt: "", "data-place": "chosen-image" }),
         el("div", { class: "words" },
-          el("h3", { "data-place": "chosen-title", role: "status" }),
+          el("h3", {}, el("span", { "data-place": "chosen-title", role: "status" }),
+            el("button", { type: "button", id: "dataset-close", onclick: close }, "close")),
           el("p", { class: "faint", "data-place": "chosen-note" }),
           el("div", { class: "scroll", "data-place": "chosen-values" }))),
       el("div", { id: "dataset-sheet", role: "group", "aria-label": "Images", onkeydown: walk })),
@@ -560,6 +561,7 @@ function fillSheet(answer) {
   sheet.replaceChildren(...(buttons.length ? buttons : [el("p", {}, "No image passes these filters.")]));
   for (const button of buttons) thumbnails.watch(button);
   if (had && buttons.length) buttons[0].focus();
+  if (root.querySelector("#dataset-near [data-failed]")) near(); // perhaps they are back, too
   place("page").value = answer.page + 1;
   place("page").max = answer.pages;
   place("pages").textContent = ` of ${answer.pages.toLocaleString("en")}`;
@@ -602,6 +604,13 @@ async function choose(image, values) {
     note = error.message;
   }
   showChosen(image, note);
+}
+
+/** Take the facts about the chosen image away; the keyboard goes on where that image is. */
+function close() {
+  const of = root.querySelector("#dataset-sheet .tile.chosen") ?? root.querySelector("#dataset-sheet .tile");
+  root.querySelector("#dataset-chosen").hidden = true;
+  of?.focus({ preventScroll: true });
 }
 
 /** The slider of a factor, if its values mean the same; undefined elsewhere. */
