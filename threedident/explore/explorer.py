@@ -201,6 +201,7 @@ class Explorer:
             ],
             "shapes": list(BUILT_IN_SHAPES),
             "materials": list(DIRECT_MATERIALS),
+            "dataset": self.stored.facts() if self.stored else None,
             "models": list(self.models.names),
             "generator_of_dataset": self.generator_of_dataset(),
         }
