@@ -189,4 +189,3 @@ def why_stored(stored: StoredImages) -> str:
     if stored.model is None and preset.columns[10:]:
         return "their scenes have more than the ten factors, and no causal model is recorded"
     return ""
-
