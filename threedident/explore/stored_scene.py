@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable
 
 import anyio.to_thread
@@ -44,14 +45,14 @@ class StoredScene(Scene):
         self.generator = {"dataset": True}
         self.title = stored.name
         self._reason = reason
-        grid = stored.source.grid
-        if grid is None:
-            start = stored.values[0].astype(np.float64)
-        else:
-            start = grid.center()[list(grid.shown)]
+        controls = [self._control(place, column) for place, column in enumerate(stored.columns)]
+        middle = np.array([[_middle(each) for each in controls]], np.float32)
+        number, _ = self.numbers(middle)  # so that the page opens with values of an image
         self.controls = tuple(
-            self._control(place, column, float(start[place]))
-            for place, column in enumerate(stored.columns)
+            dataclasses.replace(control, start=value)
+            for control, value in zip(
+                controls, self.values_of(int(number[0])).tolist(), strict=True
+            )
         )
 
     def notes(self) -> list[str]:
@@ -70,7 +71,8 @@ class StoredScene(Scene):
             )
         return notes
 
-    def _control(self, place: int, column: Column, start: float) -> Control:
+    def _control(self, place: int, column: Column) -> Control:
+        """The control of a factor, still without its start."""
         stored, axis = self.stored, self.stored.axes[place]
         label = column.name.replace("_", " ")
         if column.kind == "discrete":
@@ -81,7 +83,6 @@ class StoredScene(Scene):
                 kind="discrete",
                 low=0.0,
                 high=high,
-                start=start,
                 values=tuple(axis.classes),
                 held=high == 0,
             )
@@ -94,7 +95,6 @@ class StoredScene(Scene):
                 kind="step",
                 low=0.0,
                 high=float(size - 1),
-                start=start,
                 held=size == 1,
                 note=_turn_note(column, size),
             )
@@ -111,7 +111,6 @@ class StoredScene(Scene):
             kind=column.kind,
             low=low,
             high=high,
-            start=start,
             held=low == high,
             note=" ".join(notes),
         )
@@ -159,6 +158,11 @@ class StoredScene(Scene):
             return np.stack([self.stored.image(int(number)) for number in numbers])
 
         return await anyio.to_thread.run_sync(read)
+
+
+def _middle(control: Control) -> float:
+    middle = (control.low + control.high) / 2
+    return float(int(middle)) if control.kind in ("discrete", "step") else middle
 
 
 def _turn_note(column: Column, size: int) -> str:

@@ -42,6 +42,10 @@ export function startModel() {
     if (state.scene.kind === "stored") (moving ? numberSoon : findNumber)();
   });
   on("panel", (id) => { if (id === "model") refresh(); });
+  // The first scene is there already.
+  showScene(state.scene);
+  if (isModel()) valuesCame();
+  else if (state.scene.kind === "stored") findNumber();
 }
 
 // The choice of a model
@@ -75,6 +79,7 @@ function startChoice() {
     select.value = model ? `model:${model}` : stored ? "dataset" : "";
   };
   on("scene", showChoice);
+  showChoice();
   // Which ones lack mesh files is known a little later: all are read for it.
   ask("model-list").then(({ models: all }) => {
     for (const { name, description, missing } of all) {
@@ -95,6 +100,9 @@ function showScene(scene) {
   root = null;
   box.replaceChildren();
   box.hidden = scene.kind === "preset";
+  waiting = 0;
+  // Other values of a model come from another unit, or from its environment "independent".
+  for (const id of ["middle", "random"]) place(id).hidden = scene.kind === "model";
   if (scene.kind === "stored") {
     box.append(el("p", { id: "stored-number", class: "faint", "aria-live": "polite" }));
     return;
@@ -129,9 +137,13 @@ function showScene(scene) {
     el("div", { class: "line" }, el("label", { for: "environment" }, "Environment"), select),
     el("fieldset", { class: "line" },
       el("legend", {}, "Moving a slider"),
-      mode("intervene", "intervenes: what it causes follows"),
+      mode("intervene", "intervenes"),
       mode("set", "sets it alone")),
     el("p", { id: "acting", "aria-live": "polite" }),
+    scene.model.frames && scene.model.variables.every((each) => !each.children.length)
+      ? el("p", { class: "faint" },
+        "In the first image no variable causes another: what a slider causes shows in the later images, under Causes.")
+      : "",
     el("p", { id: "by-hand", class: "notice", "aria-live": "polite", hidden: true }),
   );
   panel({ id: "model", title: "Causes", start });
@@ -208,7 +220,7 @@ function showByHand() {
   if (ours) return;
   const words = chosen && same(chosen.values, state.values)
     ? `Shown is ${chosen.label}.`
-    : "Set by hand: nothing follows from it, and the model may never draw such values.";
+    : `Not the values of unit ${unit}: they were set one by one, or taken from an image. The model may never draw them.`;
   line.replaceChildren(words, " ", el("button", { type: "button", id: "draw-again", onclick: () => draw(false) },
     `Back to unit ${unit}`));
 }
@@ -266,7 +278,8 @@ function start(panelRoot) {
     el("h2", {}, "The graph"),
     el("p", { class: "faint" },
       "An arrow leads from a cause to what depends on it. An intervention holds a variable at a value, and cuts the ",
-      "arrows into it. All else keeps its noise: the image is a counterfactual of the same unit."),
+      "arrows into it. All else keeps its noise: the image is a counterfactual of the same unit. A slider that sets ",
+      "its variable alone moves no other: nothing follows, and the image may be one that the model never draws."),
     el("div", { class: "scroll graph" }, el("img", { id: "graph", alt: "" })),
     el("h2", {}, "A variable"),
     el("p", {}, el("label", { for: "variable" }, "Variable "), select),
@@ -355,7 +368,8 @@ const showPair = part(async (current) => {
   const names = state.scene.controls.map((each) => each.name);
   const changed = names.filter((name, i) => before[i] !== after[i]);
   place_.replaceChildren(
-    el("div", { class: "small-images" }, smallImages(answer, ["without", "with the interventions"], [[], [...held.keys()]])),
+    el("div", { class: "small-images" }, smallImages(answer, ["without", "with the interventions"],
+      ["without the interventions", "with the interventions"], [[], [...held.keys()]])),
     changed.length ? el("table", { id: "changed" },
       el("thead", {}, el("tr", {}, ["Changed", "Without", "With", ""].map((title) => el("th", { scope: "col" }, title)))),
       el("tbody", {}, changed.map((name) => {
@@ -370,28 +384,29 @@ const showFrames = part(async (current) => {
   const answer = await ask("model-images", { ...unitNow(), kind: "sequence", resolution: SMALL }, { slot: "model-frames" });
   if (answer === null || !current()) return;
   place("frames").replaceChildren(
-    ...smallImages(answer, answer.images.map((_, i) => `image ${i}`), answer.intervened));
+    ...smallImages(answer, answer.images.map((_, i) => `image ${i}`), answer.images.map((_, i) => `as image ${i} in time`),
+      answer.intervened));
 });
 
 const showViews = part(async (current) => {
   const view = place("view").value;
   const answer = await ask("model-images", { ...unitNow(), kind: "views", view, resolution: SMALL }, { slot: "model-views" });
   if (answer === null || !current()) return;
-  place("views").replaceChildren(...smallImages(answer, ["first view", "second view"], answer.intervened));
+  place("views").replaceChildren(...smallImages(answer, ["first view", "second view"],
+    ["in the first view", "in the second view"], answer.intervened));
 });
 
-/** Small images; a click shows one at the sliders. */
-function smallImages({ images, values }, labels, hits) {
+/** Small images; a click shows one at the sliders. `words` say what of the unit each one is. */
+function smallImages({ images, values }, labels, words, hits) {
   return images.map((src, i) => el("button", {
     type: "button", class: "small", title: "Show it at the sliders",
     onclick: () => {
-      chosen = { label: `the ${labels[i]} of unit ${unit}`.replace("the without", "what is drawn without them,"), values: values[i] };
       setValues(values[i]);
-      chosen = { ...chosen, values: state.values };
+      chosen = { label: `unit ${unit} ${words[i]}`, values: state.values };
       showByHand();
     },
   },
-  el("img", { src, alt: `${labels[i]} of unit ${unit}`, width: SMALL, height: SMALL }),
+  el("img", { src, alt: `Unit ${unit} ${words[i]}`, width: SMALL, height: SMALL }),
   el("span", {}, labels[i]),
   hits[i]?.length ? el("span", { class: "faint" }, `do: ${hits[i].map(labelOf).join(", ")}`) : null));
 }
