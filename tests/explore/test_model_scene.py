@@ -139,6 +139,14 @@ def test_a_hue_says_where_it_is_flat_in_its_own_units():
     assert flat and flat == tuple((5 + 5 * low, 5 + 5 * high) for low, high in raw)
 
 
+def test_a_circle_that_does_not_close_in_the_image_is_said():
+    open_circle = {
+        "theta": {"kind": "circular", "scene": [0.0, 1.0], "mechanism": {"kind": "uniform"}}
+    }
+    assert "images jump where the circle closes" in scene_of(model(open_circle)).notes()[-1]
+    assert not any("jump" in note for note in scene_of(TIME).notes())
+
+
 def test_the_best_r2_is_that_of_variables_that_nothing_says_something_of():
     controls = {control.name: control for control in scene_of(model(CHAIN)).controls}
     assert controls["x"].best_r2 is None  # y follows from it
@@ -470,6 +478,17 @@ def test_the_dataset_of_a_model_opens_with_it(tmp_path):
             scene.check(row)
         answer = await page.ask("model-command", {"generator": {"model": "chain"}})
         assert "recorded in the dataset alone" in answer.error
+
+    with_page(run, stored=stored)
+
+
+def test_the_dataset_of_a_built_in_model_has_its_name_and_its_command(tmp_path):
+    stored = StoredImages(as_rendered(tmp_path / "data", 2, sampling=Sampling(load_model(TIME))))
+
+    async def run(page):
+        assert page.explorer.generator_of_dataset() == {"model": TIME}
+        answer = await page.ask("model-command", {"generator": {"model": TIME}, "unit": 1})
+        assert f"--model {TIME} --seed 1" in answer.json()["command"]
 
     with_page(run, stored=stored)
 

@@ -27,6 +27,7 @@ from threedident.explore.renderers import Renderers
 from threedident.explore.scenes import FACTOR_BY_NAME, RenderedScene, View, hue_colors
 from threedident.plain_data import Misfit
 from threedident.presets import SATURATION
+from threedident.render.content import Content
 from threedident.render.scene import SceneBuilder
 
 Float32 = npt.NDArray[np.float32]
@@ -95,7 +96,8 @@ class ModelScene(RenderedScene):
         self.title = str(generator.get("model", model.name))
         try:
             self.settings(View())  # which refuses a material
-            SceneBuilder(self.preset)  # and a mesh file that cannot be used
+            if self.preset.mesh_files:
+                SceneBuilder(self.preset)  # and a file that cannot be used
         except UsageError as error:
             raise UsageError(f"model {model.name} cannot be shown here: {error}") from error
         start = self.draw(Unit(0, OBSERVED, {})).variables[0].tolist()
@@ -109,8 +111,9 @@ class ModelScene(RenderedScene):
         return self.model.scene_rows(values)
 
     def notes(self) -> list[str]:
-        """The reasons why the scene is not injective."""
-        return self.preset.ambiguities()
+        """The reasons why the scene is not injective, and what jumps where a circle closes."""
+        jumps = Content(self.preset, sampling=Sampling(self.model)).circle_warning()
+        return self.preset.ambiguities() + ([jumps] if jumps else [])
 
     def describe(self) -> dict[str, Any]:
         """The scene as plain data for the page, with the model's graph and laws."""

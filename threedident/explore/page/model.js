@@ -87,7 +87,7 @@ function startChoice() {
       option.title = description;
       if (!missing.length) continue;
       option.disabled = true;
-      option.textContent = `${name} (needs ${missing.length} mesh files)`;
+      option.textContent = `${name} (lacks ${missing.length} mesh file${missing.length > 1 ? "s" : ""})`;
     }
   }, () => {});
 }
@@ -193,7 +193,7 @@ const drawLatest = latest(async (moving) => {
     place("scene-error").hidden = false;
   }
   showActing();
-  if (!moving) refreshSoon();
+  refreshSoon(); // also after arrow keys, which do not say when they rest
 });
 
 function valuesCame() {
@@ -427,7 +427,7 @@ function showVariable() {
       ["Causes there, image before", names(each.parents_before)],
       ["Effects there", names(each.children_later)]);
   }
-  rows.push(["Shows as", each.renders ?? "nothing: no image shows it"], ["Its law is", each.status]);
+  rows.push(["Shows as", each.renders ?? "nothing: no image shows it"], ["What is known of its law", each.status]);
   if (each.note) rows.push(["Note", each.note]);
   place("variable-facts").replaceChildren(...rows.flatMap(([term, words]) => [el("dt", {}, term), el("dd", {}, words)]));
 }
