@@ -10,6 +10,7 @@ import anyio.to_thread
 import numpy as np
 
 from threedident import plain_data
+from threedident.columns import Column
 from threedident.errors import UsageError
 from threedident.explore.explorer import Answer, Explorer, Handler, point_of, slot_of
 from threedident.explore.scene_part import png
@@ -21,6 +22,7 @@ from threedident.presets import Preset
 MOST_ON_A_PAGE = 200
 MOST_NEAR = 48
 _LARGEST_SIDE = 4096
+_NAMED = 3  # factors, in a sentence
 #: Images that are read at once; other work keeps its threads.
 _READING = anyio.CapacityLimiter(4)
 
@@ -82,13 +84,13 @@ async def dataset_nearest(explorer: Explorer, data: Mapping[str, Any]) -> Mappin
     if count > MOST_NEAR:
         raise Misfit(f"count must be at most {MOST_NEAR}, found {count}")
     filters = check_filters(stored, data.get("filters", {}))
-    missing = [column.name for column in stored.columns if column.name not in scene.names]
-    if missing:
+    unknown = _unknown(stored, scene)
+    if unknown:
         return {
             "images": [],
             "distance": "",
             "note": "",
-            "reason": f"The sliders of {scene.title} have no {_some(missing)}, which the images of "
+            "reason": f"The sliders of {scene.title} have no {_some(unknown)} as the images of "
             f"{stored.name} have. So none of them can be said to be near.",
         }
     places = [scene.names.index(column.name) for column in stored.columns]
@@ -178,6 +180,21 @@ def _number(stored: StoredImages, data: Mapping[str, Any]) -> int:
     return number
 
 
+def _unknown(stored: StoredImages, scene: Scene) -> list[str]:
+    """The factors of a dataset that the sliders do not move, or with other values."""
+    sliders = {control.name: control.column for control in scene.controls}
+    if scene.kind == "stored":  # the dataset's own
+        return []
+    return [c.name for c in stored.columns if not _alike(c, sliders.get(c.name))]
+
+
+def _alike(one: Column, other: Column | None) -> bool:
+    """Whether the values of two factors of one name mean the same."""
+    if other is None or (one.kind, one.values) != (other.kind, other.values):
+        return False
+    return bool(np.allclose(one.range or (0, 0), other.range or (0, 0)))
+
+
 def _otherwise(stored: StoredImages, scene: Scene) -> str:
     """What to mind where the images were made by another generator than the sliders move."""
     if not isinstance(scene, RenderedScene):
@@ -199,8 +216,9 @@ def _looks(preset: Preset) -> dict[str, Any]:
 
 
 def _some(names: list[str]) -> str:
-    text = ", ".join(names[:3])
-    return f"{text} or {len(names) - 3} more" if len(names) > 3 else " or ".join(names)
+    if len(names) > _NAMED:
+        return f"{', '.join(names[:_NAMED])} or {len(names) - _NAMED} more"
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _plain(counts: Mapping[str, Any]) -> dict[str, list[int]]:

@@ -38,6 +38,7 @@ UInt8 = npt.NDArray[np.uint8]
 
 BINS = 40  # of a factor of any value
 _MOST_STEPS = 64  # of an ordered factor of a grid that has a bin for each value
+_NARROW = 0.5  # the share of its range within which all values lie, so that the rest is not shown
 _KEPT = 4  # answers to filters
 _APART = 2.0  # the distance of two classes: that of the two ends of a range
 
@@ -82,6 +83,13 @@ class Axis:
     scene: tuple[float, float] | None = None
 
     @property
+    def edges(self) -> Float32:
+        """The ends of the bins, (bins + 1,) float32, as the page computes them."""
+        places = np.arange(self.bins + 1)
+        edges = self.low + ((self.high - self.low) * places) / self.bins
+        return edges.astype(np.float32)
+
+    @property
     def turn(self) -> float | None:
         """The length of a turn of a circular factor; None of others."""
         if self.column.kind != "circular" or self.column.range is None:
@@ -93,9 +101,10 @@ class Axis:
         """Half of the range of its values: the unit of distances."""
         if self.turn:
             return self.turn / 2
-        width = self.high - self.low - self.step
-        low, high = self.column.range or (0.0, width)
-        return max(high - low, width) / 2 or 1.0
+        if self.step == 0 and self.column.range is not None:
+            low, high = self.column.range
+            return (max(high, self.high) - min(low, self.low)) / 2 or 1.0
+        return (self.high - self.low - self.step) / 2 or 1.0
 
     def as_dict(self) -> dict[str, Any]:
         """The axis as plain data for the page."""
@@ -103,6 +112,7 @@ class Axis:
             "name": self.column.name,
             "label": self.label or self.column.name.replace("_", " "),
             "kind": self.column.kind,
+            "range": self.column.range,
             "low": self.low,
             "high": self.high,
             "bins": self.bins,
@@ -177,9 +187,7 @@ class StoredImages:
         self.axes = tuple(
             self._axis(column, self.values[:, k]) for k, column in enumerate(self.columns)
         )
-        self._bins = [
-            _bins_of(axis, self.values[:, k]) for k, axis in enumerate(self.axes)
-        ]
+        self._bins = [_bins_of(axis, self.values[:, k]) for k, axis in enumerate(self.axes)]
         self.histograms: dict[str, Int64] = {
             axis.column.name: np.bincount(bins, minlength=axis.bins)
             for axis, bins in zip(self.axes, self._bins, strict=True)
@@ -269,6 +277,9 @@ class StoredImages:
             return Axis(column, low - 0.5, high + 0.5, bins, 1.0)
         if low == high:
             low, high = low - 0.5, high + 0.5
+        free = column.kind == "continuous" and not isinstance(self.source, Source)
+        if free and 0 < most - least < (high - low) * _NARROW:
+            low, high = least, most  # as of areas, which could be as large as an image
         return self._in_scene(Axis(column, low, high, BINS))
 
     def _in_scene(self, axis: Axis) -> Axis:
@@ -310,7 +321,7 @@ class StoredImages:
         }
         count = np.zeros(len(self), np.uint8 if len(failed) < 256 else np.uint16)
         for mask in failed.values():
-            count += mask
+            np.add(count, mask, out=count)
         numbers = np.flatnonzero(count == 0)
         counts = {}
         for k, axis in enumerate(self.axes):
@@ -415,7 +426,9 @@ class StoredImages:
             image = self.source.image(number)
             self._files.check(number)
         except DatasetError as error:
-            raise DatasetError(self._explain(number, error)) from error
+            raise DatasetError(
+                f"image {number} cannot be read: {self._why(number, error)}"
+            ) from error
         height, width = image.shape[:2]
         side = max(height, width)
         if size is None or size >= side:
@@ -429,16 +442,22 @@ class StoredImages:
         pixels = np.asarray(reduced)
         return pixels.reshape(*pixels.shape[:2], image.shape[2])
 
-    def _explain(self, number: int, error: Exception) -> str:
+    def _why(self, number: int, error: DatasetError) -> str:
         """The reason why an image cannot be read, for people, without the path of a folder."""
         root = Path(self.root)
         if not papers.is_drawn(self.root) and not root.exists():
             return (
-                f"image {number} cannot be read: the dataset {self.name} is no longer there. "
-                "It was moved or removed after the page had opened it"
+                f"the dataset {self.name} is no longer there. It was moved or removed after the "
+                "page had opened it"
             )
-        text = str(error).replace(f"{root.absolute()}/", "").replace(f"{root}/", "")
-        return f"image {number} cannot be read: {text.replace(str(root), self.name)}"
+        try:
+            self._files.check(number)
+        except DatasetError as reason:
+            return str(reason)
+        text = str(error).removeprefix(f"cannot read image {number}: ")
+        for path in dict.fromkeys((str(root.absolute()), str(root))):
+            text = text.replace(f"{path}/", "").replace(path, self.name)
+        return text
 
     def place(self, number: int) -> str:
         """The place of an image in its sequence or pair, in words; empty for single images."""
@@ -448,18 +467,18 @@ class StoredImages:
             first, stop = source.sequences[which : which + 2].tolist()
             return _frame_words(which, number - first, stop - first)
         kind, frames = grouping(source)
-        if isinstance(source, FamilySource):
-            return _frame_words(0, number, frames) if kind == "sequence" else ""
-        item, frame = divmod(number, frames)
         if kind == "sequence":
+            item, frame = divmod(number, frames)
             return _frame_words(item, frame, min(frames, len(self) - item * frames))
-        if kind == "counterfactual":
-            return f"pair {item}, {'the counterfactual' if frame else 'before the change'}"
-        if kind == "views":
-            return f"pair {item}, view {frame + 1} of 2"
-        if source.manifest is not None and source.manifest.pair_process is not None:
-            return f"pair {number // 2}, {'z~' if number % 2 else 'z'}"
-        return ""
+        manifest = source.manifest
+        if manifest is None or (manifest.sampling is None and manifest.pair_process is None):
+            return ""
+        pair, second = divmod(number, 2)
+        names = {"counterfactual": ("before the change", "the counterfactual")}
+        if manifest.pair_process is not None:
+            names["single"] = ("z", "z~")
+        names["views"] = ("view 1 of 2", "view 2 of 2")
+        return f"pair {pair}, {names[kind][second]}" if kind in names else ""
 
     def facts_of(self, number: int) -> dict[str, Any]:
         """All that is known of one image, as plain data: its values, raw and in the scene.
@@ -566,8 +585,9 @@ def _factors(source: ImageSource) -> tuple[tuple[Column, ...], Float32]:
 
 def _bins_of(axis: Axis, values: Float32) -> npt.NDArray[Any]:
     """The number of each value's bin, (N,): uint8 where that is enough."""
-    share = (values.astype(np.float64) - axis.low) / (axis.high - axis.low)
-    numbers = np.clip((share * axis.bins).astype(np.int64), 0, axis.bins - 1)
+    # In the numbers that filters compare, so that a range from edge to edge passes whole bins.
+    numbers = np.searchsorted(axis.edges, values, side="right") - 1
+    numbers = np.clip(numbers, 0, axis.bins - 1)  # the high end is in the last bin
     return numbers.astype(np.min_scalar_type(axis.bins - 1))
 
 

@@ -36,6 +36,7 @@ const counted = (count, word) => `${count.toLocaleString("en")} ${word}${count =
 
 function start(panelRoot) {
   root = panelRoot;
+  root.classList.toggle("coarse", Math.max(...facts.shape.slice(0, 2)) < 100);
   thumbnails = new Thumbnails();
   const shuffled = el("input", {
     type: "checkbox", id: "dataset-shuffle", checked: facts.grid || facts.sequences !== null,
@@ -75,7 +76,8 @@ function start(panelRoot) {
       el("div", { id: "dataset-chosen", hidden: true },
         el("img", { alt: "", "data-place": "chosen-image" }),
         el("div", { class: "words" },
-          el("h3", { "data-place": "chosen-title", role: "status" }),
+          el("h3", {}, el("span", { "data-place": "chosen-title", role: "status" }),
+            el("button", { type: "button", id: "dataset-close", onclick: close }, "close")),
           el("p", { class: "faint", "data-place": "chosen-note" }),
           el("div", { class: "scroll", "data-place": "chosen-values" }))),
       el("div", { id: "dataset-sheet", role: "group", "aria-label": "Images", onkeydown: walk })),
@@ -129,6 +131,7 @@ const showSheet = debounce((answer) => fillSheet(answer));
 const refilter = latest(async () => {
   try {
     const shuffle = root.querySelector("#dataset-shuffle").checked;
+    const wanted = page;
     const answer = await ask("dataset-filter",
       { filters: filters(), page, size: ON_A_PAGE, shuffle }, { slot: "dataset-filter" });
     if (answer === null) return;
@@ -138,6 +141,7 @@ const refilter = latest(async () => {
     place("passing").textContent = all ? `All ${counted(facts.count, "image")} pass`
       : `${answer.passing.toLocaleString("en")} of ${counted(facts.count, "image")} pass`;
     root.querySelector("#dataset-clear").disabled = histograms.every((each) => each.filter() === null);
+    if (page !== wanted) return; // another page has been asked for
     page = answer.page;
     showSheet(answer);
   } catch (error) {
@@ -160,14 +164,13 @@ function clearAll() {
 
 /** The frame that all filters have: a caption, what passes, and the button that clears it. */
 function frame(axis, clear, ...content) {
-  const range = el("span", { class: "faint", "data-place": "range" });
   const button = el("button", {
     type: "button", class: "clear", hidden: true, "aria-label": `Clear the filter of ${axis.label}`,
     onclick: () => { clear(); changed(); },
   }, "clear");
   const box = el("div", { class: "filter", role: "group", "aria-label": axis.label, "data-filter": axis.name },
-    el("div", { class: "caption" }, el("span", { class: "name" }, axis.label), range, button), content);
-  return { box, range, button };
+    el("div", { class: "caption" }, el("span", { class: "name" }, axis.label), button), content);
+  return { box, button };
 }
 
 const WIDTH = 200;
@@ -217,12 +220,18 @@ function ranges(axis) {
   const marker = el("div", { class: "marker", "aria-hidden": "true", hidden: true });
   const area = el("div", { class: "brush", onpointerdown: grab, onpointermove: pull, onpointerup: drop,
     onpointercancel: drop }, picture, shades, handles, marker);
-  const { box, range, button } = frame(axis, clear, area,
+  const range = el("span", { class: "range", "data-place": "range" });
+  const { box, button } = frame(axis, clear, area,
     el("div", { class: "ends faint", "aria-hidden": "true" },
-      el("span", {}, shown(0, 0)), el("span", {}, shown(bins, 1))));
+      el("span", {}, shown(0, 0)), range, el("span", {}, shown(bins, 1))));
 
-  const whole = () => ends[0] === 0 && ends[1] === bins;
-  const value = (edge) => axis.low + ((axis.high - axis.low) * edge) / bins;
+  function whole() {
+    return ends[0] === 0 && ends[1] === bins;
+  }
+
+  function value(edge) {
+    return axis.low + ((axis.high - axis.low) * edge) / bins;
+  }
 
   /** The value at an edge, as people read it: of whole numbers the first or last within. */
   function at(edge, end) {
@@ -355,7 +364,7 @@ function ranges(axis) {
       draw();
     },
     mark() {
-      const k = state.scene.controls.findIndex((control) => control.name === axis.name);
+      const k = state.scene.controls.indexOf(sliderOf(axis));
       const share = k < 0 ? -1 : (state.values[k] - axis.low) / (axis.high - axis.low);
       marker.hidden = !(share >= 0 && share <= 1);
       marker.style.left = `${100 * share}%`;
@@ -387,14 +396,13 @@ function classes(axis) {
     type: "button", class: "clear", "aria-label": `Let no class of ${axis.label} pass`,
     onclick: () => { rows.forEach((_, k) => out.add(k)); draw(); changed(); },
   }, "none");
-  const { box, range, button } = frame(axis, clear, el("div", { class: "classes" }, rows.map((row) => row.line)));
+  const { box, button } = frame(axis, clear, el("div", { class: "classes" }, rows.map((row) => row.line)));
   button.before(none);
 
   function draw() {
     rows.forEach((row, k) => { row.check.checked = !out.has(k); });
     box.classList.toggle("filtered", out.size > 0);
     button.hidden = out.size === 0;
-    range.textContent = out.size ? `${rows.length - out.size} of ${rows.length} classes` : "";
   }
 
   function clear() {
@@ -417,7 +425,7 @@ function classes(axis) {
       });
     },
     mark() {
-      const k = state.scene.controls.findIndex((control) => control.name === axis.name);
+      const k = state.scene.controls.indexOf(sliderOf(axis));
       rows.forEach((row, i) => row.line.classList.toggle("here", k >= 0 && state.values[k] === i));
     },
   };
@@ -501,6 +509,7 @@ function draw(button, blob) {
 }
 
 function fail(button, error) {
+  button.dataset.failed = "";
   button.querySelector("img").hidden = true;
   button.querySelector(".gone").hidden = false;
   button.title = error.message;
@@ -525,7 +534,8 @@ function put(button, image, values, under) {
   button.setAttribute("aria-label", `Image ${image}${under === `${image}` ? "" : `, ${under}`}: ${told.join(", ")}`);
   button.querySelector(".under").textContent = under;
   button.classList.toggle("chosen", chosen === image);
-  if (button.dataset.number === `${image}`) return false;
+  if (button.dataset.number === `${image}` && !("failed" in button.dataset)) return false;
+  delete button.dataset.failed;
   button.dataset.number = `${image}`;
   return true;
 }
@@ -551,6 +561,7 @@ function fillSheet(answer) {
   sheet.replaceChildren(...(buttons.length ? buttons : [el("p", {}, "No image passes these filters.")]));
   for (const button of buttons) thumbnails.watch(button);
   if (had && buttons.length) buttons[0].focus();
+  if (root.querySelector("#dataset-near [data-failed]")) near(); // perhaps they are back, too
   place("page").value = answer.page + 1;
   place("page").max = answer.pages;
   place("pages").textContent = ` of ${answer.pages.toLocaleString("en")}`;
@@ -585,7 +596,9 @@ async function choose(image, values) {
   for (const each of root.querySelectorAll(".tile")) each.classList.toggle("chosen", each.dataset.number === `${image}`);
   let note = "";
   try {
-    if (facts.generator && sorted(facts.generator) !== sorted(state.generator)) await setScene(facts.generator);
+    const own = state.facts.generator_of_dataset; // the scene that made its images
+    const stays = own?.dataset && !missing().length; // it is not known, and the sliders know its factors
+    if (own && !stays && sorted(own) !== sorted(state.generator)) await setScene(own);
     note = setSliders(values);
   } catch (error) {
     note = error.message;
@@ -593,13 +606,35 @@ async function choose(image, values) {
   showChosen(image, note);
 }
 
+/** Take the facts about the chosen image away; the keyboard goes on where that image is. */
+function close() {
+  const of = root.querySelector("#dataset-sheet .tile.chosen") ?? root.querySelector("#dataset-sheet .tile");
+  root.querySelector("#dataset-chosen").hidden = true;
+  of?.focus({ preventScroll: true });
+}
+
+/** The slider of a factor, if its values mean the same; undefined elsewhere. */
+function sliderOf(axis) {
+  const control = state.scene.controls.find((each) => each.name === axis.name);
+  if (!control || state.scene.kind === "stored") return control;
+  if (control.kind !== axis.kind) return undefined;
+  const pair = control.kind === "discrete" ? [control.values, axis.classes]
+    : [[control.low, control.high], axis.range];
+  return JSON.stringify(pair[0]) === JSON.stringify(pair[1]) ? control : undefined;
+}
+
+/** The factors that the sliders do not move, or with other values. */
+function missing() {
+  return facts.factors.filter((axis) => !sliderOf(axis));
+}
+
 /** Set the sliders to an image's factors; say where they cannot be. */
 function setSliders(values) {
   const known = new Map(facts.factors.map((axis, k) => [axis.name, values[k]]));
   const { controls, title } = state.scene;
-  const missing = facts.factors.filter((axis) => !controls.some((control) => control.name === axis.name));
-  if (missing.length) {
-    return `The sliders of ${title} have no ${missing.map((axis) => axis.label).join(", ")}: they stay where they are.`;
+  const unknown = missing();
+  if (unknown.length) {
+    return `The sliders of ${title} have no such ${unknown.map((axis) => axis.label).join(", ")}: they stay where they are.`;
   }
   setValues(controls.map((control, k) => known.get(control.name) ?? state.values[k]));
   const off = controls.filter((control, k) => known.has(control.name)
@@ -634,7 +669,7 @@ const showChosen = latest(async (image, note) => {
     img.hidden = false;
   } catch (error) {
     img.hidden = true;
-    place("chosen-note").textContent = `${note} ${error.message}.`;
+    place("chosen-values").prepend(el("p", { class: "error" }, error.message));
   }
 });
 
@@ -677,8 +712,9 @@ const near = latest(async () => {
       if (fresh) thumbnails.load(button);
     });
     place("near").hidden = !answer.images.length;
-    place("distance").textContent = answer.reason || `Below each is its distance: ${answer.distance}. `
-      + "Those that do not pass the filters are dimmed.";
+    const dimmed = answer.images.some((image) => image.fails.length)
+      ? " Those that do not pass the filters are dimmed." : "";
+    place("distance").textContent = answer.reason || `Below each is its distance: ${answer.distance}.${dimmed}`;
     place("note").textContent = answer.note;
     place("note").hidden = !answer.note;
   } catch (error) {
