@@ -217,6 +217,7 @@ function showByHand() {
   if (!line) return;
   const ours = waiting > 0 || same(state.values, drawn);
   line.hidden = ours;
+  place("acting").hidden = !ours && !held.size; // else it would say that this is the unit
   if (ours) return;
   const words = chosen && same(chosen.values, state.values)
     ? `Shown is ${chosen.label}.`
