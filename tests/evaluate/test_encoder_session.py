@@ -13,7 +13,10 @@ from helpers.submissions import (
     MARK,
     SIDE,
     can_have_namespaces,
+    dividing,
     externally,
+    filling_memory,
+    looping,
     mean_nodes,
     running,
     save_onnx,
@@ -42,48 +45,6 @@ def live(path, *, trust=False, **limits):
 
 def means(tmp_path, **options):
     return save_onnx(tmp_path / "means.onnx", mean_nodes(), initializers=[AXES], **options)
-
-
-
-def loops(path):
-    """A model that is plain ONNX and does not come to an end."""
-    number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
-    goes_on = helper.make_tensor_value_info("going", TensorProto.BOOL, [])
-    value = helper.make_tensor_value_info("value", TensorProto.FLOAT, ["B", 3])
-    graph = helper.make_graph(
-        [
-            helper.make_node("Identity", ["going"], ["still"]),
-            helper.make_node("Sin", ["value"], ["next"]),
-        ],
-        "body",
-        [number, goes_on, value],
-        [
-            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["B", 3]),
-        ],
-    )
-    nodes = [
-        *mean_nodes("means"),
-        helper.make_node("Loop", ["", "yes", "means"], ["z_hat"], body=graph),
-    ]
-    return save_onnx(path, nodes, initializers=[AXES, weight("yes", np.array(True))])
-
-
-def fills_memory(path):
-    """A model that asks for 2^36 floats."""
-    nodes = [
-        helper.make_node("ConstantOfShape", ["much"], ["zeros"]),
-        helper.make_node("ReduceMax", ["zeros"], ["most"], keepdims=0),
-        *mean_nodes("means"),
-        helper.make_node("Add", ["means", "most"], ["z_hat"]),
-    ]
-    return save_onnx(path, nodes, initializers=[AXES, weight("much", np.array([1 << 36]))])
-
-
-def nan(path):
-    """A model that divides zero by zero where an image is black."""
-    nodes = [*mean_nodes("means"), helper.make_node("Div", ["means", "means"], ["z_hat"])]
-    return save_onnx(path, nodes, initializers=[AXES])
 
 
 def test_it_encodes_as_often_as_one_likes_in_one_process(tmp_path):
@@ -121,7 +82,7 @@ def test_it_says_what_it_takes_before_it_gets_an_image(tmp_path):
     source = helper.make_tensor_value_info("images", TensorProto.UINT8, ["B", 3, 24, 20])
     with live(means(tmp_path, source=source)) as session:
         assert session.account().takes == (3, 24, 20)
-        with pytest.raises(UsageError, match="takes tensor.uint8. .'B', 3, 24, 20., but"):
+        with pytest.raises(UsageError, match=r"takes .*'B', 3, 24, 20., but"):
             session.encode(IMAGES)
         assert session.encode(np.zeros((1, 24, 20, 3), np.uint8)).shape == (1, 3)
 
@@ -146,19 +107,21 @@ def test_the_limit_of_time_is_of_each_request(tmp_path):
 
 
 def test_one_that_loops_is_stopped_started_again_and_given_up(tmp_path):
-    with live(loops(tmp_path / "loops.onnx"), time=2) as session:
+    with live(looping(tmp_path / "loops.onnx"), time=1) as session:
         for _ in range(module.MOST_FAILURES):
-            with pytest.raises(UsageError, match=r"^loops\.onnx was stopped after 2 s$"):
+            with pytest.raises(UsageError, match=r"^loops\.onnx was stopped after 1 s$"):
                 session.encode(IMAGES)
             assert session.pid is None
             assert running(os.environ[MARK]) == []
-        with pytest.raises(UsageError, match="after 2 s. It has failed 3 times on end and is not"):
+        with pytest.raises(
+            UsageError, match=r"after 1 s\. It has failed 3 times on end and is not"
+        ):
             session.encode(IMAGES)
 
 
 def test_one_that_takes_all_memory_is_stopped(tmp_path):
     with (
-        live(fills_memory(tmp_path / "fills.onnx"), memory=3) as session,
+        live(filling_memory(tmp_path / "fills.onnx"), memory=3) as session,
         pytest.raises(UsageError, match=r"needs more than the 3 GB of memory it may use"),
     ):
         session.encode(IMAGES)
@@ -166,7 +129,7 @@ def test_one_that_takes_all_memory_is_stopped(tmp_path):
 
 def test_codes_that_are_not_finite_are_refused_and_the_process_goes_on(tmp_path):
     black = np.zeros_like(IMAGES)
-    with live(nan(tmp_path / "nan.onnx")) as session:
+    with live(dividing(tmp_path / "nan.onnx")) as session:
         for _ in range(module.MOST_FAILURES + 2):
             with pytest.raises(UsageError, match="codes of image 40 are not finite"):
                 session.encode(black, 40)
@@ -206,9 +169,7 @@ def test_another_number_of_codes_is_refused(tmp_path):
         helper.make_node("Cast", ["images"], ["floats"], to=TensorProto.FLOAT),
         helper.make_node("ReduceMean", ["floats", "axes"], ["z_hat"], keepdims=0),
     ]
-    path = save_onnx(
-        tmp_path / "wide.onnx", nodes, initializers=[weight("axes", np.array([1, 2]))]
-    )
+    path = save_onnx(tmp_path / "wide.onnx", nodes, initializers=[weight("axes", np.array([1, 2]))])
     with live(path) as session:
         assert session.encode(IMAGES).shape == (6, SIDE)
         with pytest.raises(UsageError, match="gave 16 codes before and 8 now"):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from threedident import defaults, plain_data
+from threedident.explore.encoder import LiveEncoder
 from threedident.explore.renderers import Renderers
 from threedident.explore.scenes import PresetScene, Scene
 from threedident.explore.stored_images import StoredImages
@@ -47,6 +48,7 @@ class Explorer:
         renderers: the processes that render.
         device: the kind of device that renders: auto, cpu or cuda.
         stored: the dataset that was given, open; None without.
+        encoder: the encoder that was given; None without.
         start: the scene that the page opens with.
     """
 
@@ -56,6 +58,7 @@ class Explorer:
         preset: Preset | None = None,
         *,
         stored: StoredImages | None = None,
+        encoder: LiveEncoder | None = None,
         preset_options: Sequence[str] = (),
         device: str = "auto",
     ) -> None:
@@ -65,6 +68,7 @@ class Explorer:
             renderers: the processes that render.
             preset: the generator that the page opens with; None: the dataset's, or 3dident.
             stored: the dataset, open; None: none.
+            encoder: the encoder that follows the sliders; None: none. Whoever made it closes it.
             preset_options: the options by which a command chooses the preset that was given; empty
                 where none does.
             device: the kind of device that renders.
@@ -75,6 +79,7 @@ class Explorer:
         self.renderers = renderers
         self.device = device
         self.stored = stored
+        self.encoder = encoder
         self._presets: dict[str, Preset] = {name: load_preset(name) for name in preset_names()}
         self._options = {name: ("--preset", name) for name in self._presets}
         name = defaults.PRESET if preset is None else self._offer(preset, preset_options)
@@ -150,6 +155,7 @@ class Explorer:
             ],
             "shapes": list(BUILT_IN_SHAPES),
             "materials": list(DIRECT_MATERIALS),
+            "encoder": None if self.encoder is None else self.encoder.describe(),
         }
 
 
