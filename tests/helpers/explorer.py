@@ -36,7 +36,7 @@ class Page:
 
     async def ask(self, name, body=None, **headers):
         """POST /api/NAME with the token."""
-        return await self.request("POST", f"/api/{name}", body or {}, **headers)
+        return await self.request("POST", f"/api/{name}", {} if body is None else body, **headers)
 
     async def get(self, path, **headers):
         return await self.request("GET", path, None, **headers)

@@ -76,6 +76,8 @@ def explore(
         raise UsageError(f"device must be one of {', '.join(DEVICES)}, found {device!r:.60}")
     if processes is not None and processes < 1:
         raise UsageError(f"processes must be at least 1, found {processes}")
+    if split is not None and dataset is None:
+        raise UsageError(f"--split {split} is of a dataset, and none is given: name its path")
     given, words = _given_preset(preset, shape, material, fixed)
     stored = None if dataset is None else StoredImages(dataset, split)
     listener = listen(host, port)
