@@ -139,7 +139,7 @@ def _onnx(path: Path, shape: list[int] | None, threads: int) -> tuple[Encode, di
         )
     source, target = inputs[0], outputs[0]
     takes = f"{path.name} takes {source.type} {source.shape}"
-    wanted = shape or ["C", "H", "W"]
+    wanted: list[Any] = ["C", "H", "W"] if shape is None else [*shape]
     expected = f"expected tensor(uint8) ['B', {', '.join(map(str, wanted))}], B free"
     if source.type != "tensor(uint8)" or len(source.shape) != 4:
         raise UsageError(f"{takes}: {expected}. Preprocessing belongs into the graph")
