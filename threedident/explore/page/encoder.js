@@ -7,7 +7,7 @@ import {
 const BETWEEN = 200; // ms between two images that are encoded while a slider moves
 const LOOK_EVERY = 700; // ms between two looks at how far the read-out is
 const MARKED = 8; // codes that move most along a factor, which are drawn in full
-const MOST_SIGMA = 4; // standard deviations that the bars of codes show
+const MOST_SIGMA = 3; // standard deviations that the bars of codes show
 const TRAVERSAL = "encoder-traversal"; // the slot
 const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
@@ -226,7 +226,7 @@ function showFactors() {
       el("th", { scope: "row" }, control.label),
       el("td", { class: "wide" }, known && !discrete ? track(control, factor)
         : el("span", { class: "faint" }, known ? "" : "not read out")),
-      el("td", {}, inWords(control, factor.true)),
+      el("td", { class: "true" }, inWords(control, factor.true)),
       el("td", {}, known ? inWords(control, factor.predicted) : "–"),
       el("td", {}, error),
       el("td", {}, quality));
@@ -238,7 +238,7 @@ function showFactors() {
         el("span", { class: "dot key" }), " true  ", el("span", { class: "ring key" }),
         " read out of the codes; the line is the factor's range. Errors are in the sliders' units."),
       el("thead", {}, el("tr", {}, heads.map((head, i) => (i === 1
-        ? el("td", {}) : el("th", { scope: "col" }, head))))),
+        ? el("td", {}) : el("th", { scope: "col", class: head === "True" && "true" }, head))))),
       el("tbody", {}, rows)));
 }
 
@@ -250,6 +250,7 @@ function showCodes() {
   const [width, height] = [widthOf(parts.codes), 130];
   const [left, right] = [42, 8];
   const step = (width - left - right) / values.length;
+  const thick = Math.max(1, Math.min(26, step * 0.76));
   const y = (value) => height / 2 - 10 - Math.max(-1, Math.min(1, value / most)) * (height / 2 - 16);
   const bars = values.map((value, i) => {
     const [top, bottom] = [Math.min(y(value), y(0)), Math.max(y(value), y(0))];
@@ -257,15 +258,15 @@ function showCodes() {
       ? `code ${i + 1}: ${number(codes[i])}, ${number(value)} standard deviations from the dataset's mean`
       : `code ${i + 1}: ${number(codes[i])}`;
     return svg("rect", {
-      class: value < 0 ? "down" : "up", x: left + i * step + step * 0.12, y: top,
-      width: Math.max(1, step * 0.76), height: Math.max(0.6, bottom - top),
+      class: value < 0 ? "down" : "up", x: left + (i + 0.5) * step - thick / 2, y: top,
+      width: thick, height: Math.max(0.6, bottom - top),
     }, svg("title", {}, words));
   });
   const every = [1, 2, 4, 5, 8, 10].find((n) => n * step >= 18) ?? 16;
   const numbers = values.map((_, i) => i).filter((i) => i === 0 || (i + 1) % every === 0).map((i) => svg("text", {
     x: left + (i + 0.5) * step, y: height - 3, class: "label middle",
   }, String(i + 1)));
-  const marks = [most, 0, -most].map((value) => [
+  const marks = [most, 0, -most].flatMap((value) => [
     svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
     svg("text", { class: "label end", x: left - 5, y: y(value) + 4 }, number(value, 2)),
   ]);
@@ -342,7 +343,7 @@ function plot(box, control, { height, low, high, marks, name, lines, more = [] }
   const width = widthOf(box);
   const x = (value) => PLOT.left + share(control, value) * (width - PLOT.left - PLOT.right);
   const y = (value) => height - PLOT.bottom - ((value - low) / (high - low)) * (height - PLOT.top - PLOT.bottom);
-  const grid = marks.map((mark) => [
+  const grid = marks.flatMap((mark) => [
     svg("line", { class: "grid", x1: PLOT.left, x2: width - PLOT.right, y1: y(mark), y2: y(mark) }),
     svg("text", { class: "label end", x: PLOT.left - 5, y: y(mark) + 4 }, number(mark, 2)),
   ]);
@@ -480,7 +481,7 @@ function factorCurves(control) {
       short: own.label,
       values,
       turn: own.kind === "circular" ? 1 : 0,
-      style: traversed ? "traversed" : `s${(i - 1 + MARKED) % MARKED}`,
+      style: traversed ? "traversed" : `s${i % (MARKED + 1)}`,
       mark: "",
       title: traversed ? `${own.label}, read out; the dashed line is the truth.`
         : `${own.label}, read out: it stands still in truth, and moves over ${(100 * reach).toFixed(0)} % of its range here.`,
