@@ -23,7 +23,6 @@ from helpers.submissions import (
 )
 from onnx import TensorProto, helper
 
-from threedident.render import render_dataset
 from threedident.encoders import ImageEncoder, ResNetEncoder, UnboundedOutput, save_encoder
 from threedident.errors import UsageError
 from threedident.evaluate.runner.process import Limits
@@ -36,6 +35,7 @@ from threedident.explore.renderers import Renderers
 from threedident.explore.scenes import View
 from threedident.explore.stored_images import StoredImages
 from threedident.plain_data import Misfit
+from threedident.render import render_dataset
 from threedident.system import is_running
 
 COUNT, SMALL = 90, 16
@@ -217,14 +217,17 @@ def test_a_traversal_is_the_codes_along_a_factor(tmp_path, rendered):
     np.testing.assert_allclose(answer["along"], np.linspace(-1, 1, 6), atol=1e-6)
     assert answer["scaled_by"] == "dataset"
     assert (answer["count"], len(answer["curves"])) == (48, 48)
-    np.testing.assert_allclose(
-        np.array(answer["curves"]).T, [one["scaled"] for one in each], atol=1e-5
-    )
+    order = answer["codes"]
+    assert sorted(order) == list(range(48))
+    scaled_codes = np.array([one["scaled"] for one in each])[:, order]
+    np.testing.assert_allclose(np.array(answer["curves"]).T, scaled_codes, atol=1e-5)
+    moves = np.ptp(scaled_codes, axis=0)
+    assert (np.diff(moves) < 1e-5).all()  # those that move most come first
     for place, factor in enumerate(answer["factors"]):
         np.testing.assert_allclose(
             factor["predicted"], [one["factors"][place]["predicted"] for one in each], atol=1e-5
         )
-    raw = np.array([one["codes"] for one in each])
+    raw = np.array([one["codes"] for one in each])[:, order]
     np.testing.assert_allclose(answer["ranges"], np.ptp(raw, axis=0), rtol=1e-4)
 
 
@@ -244,6 +247,9 @@ def test_an_encoder_of_another_size_than_the_dataset_shows_codes_alone(tmp_path,
     )
     assert (seen["count"], len(seen["codes"])) == (108, 64)
     assert along["scaled_by"] == "range"
+    assert len(along["codes"]) == len(along["curves"]) == 64
+    assert set(along["codes"]) - set(range(64))  # the 64 of all 108 that move most
+    assert min(along["ranges"]) > 0
     curves = np.array(along["curves"])
     assert curves.min() == 0
     assert curves.max() == 1

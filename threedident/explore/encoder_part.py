@@ -152,18 +152,20 @@ def _along(
     live: LiveEncoder, scene: Scene, control: Control, along: Float32, found: Float32
 ) -> Mapping[str, Any]:
     readout = live.readout
-    if readout is not None:
-        curves = readout.scaled(found)[:, :SHOWN]
-    else:
-        shown = found[:, :SHOWN].astype(np.float64)
-        low, high = shown.min(0), shown.max(0)
-        curves = (shown - low) / np.where(high > low, high - low, 1)
+    own = found.astype(np.float64)
+    curves = own if readout is None else readout.scaled(own)
+    most = np.argsort(-np.ptp(curves, axis=0), kind="stable")[:SHOWN]  # those that move most
+    curves, own = curves[:, most], own[:, most]
+    if readout is None:
+        low, high = curves.min(0), curves.max(0)
+        curves = (curves - low) / np.where(high > low, high - low, 1)
     return {
         "factor": control.name,
         "along": along.tolist(),
+        "codes": most.tolist(),
         "curves": curves.T.tolist(),
         "scaled_by": "range" if readout is None else "dataset",
-        "ranges": np.ptp(found[:, :SHOWN].astype(np.float64), axis=0).tolist(),
+        "ranges": np.ptp(own, axis=0).tolist(),
         "count": found.shape[1],
         "factors": [
             {"name": each.name, "predicted": None if told is None else told.tolist()}

@@ -135,7 +135,7 @@ function showFacts() {
     words.push(el("p", { class: "faint" },
       `The read-out is a linear regression from codes to factors, fitted on ${count(readout.fitted)} images of `,
       `the dataset. R2 is the share of a factor's variance that it predicts on ${count(readout.measured)} others: `,
-      "1 is all of it."));
+      "1 is all of it; behind it stands the best that any encoder can reach, where that is known."));
   } else if (readout.state === "none") {
     words.push(el("p", {}, `${readout.why}.`));
   } else if (readout.state === "failed") {
@@ -186,7 +186,7 @@ function share(control, value) {
 
 function inWords(control, value) {
   if (control.kind === "discrete") return control.values[Math.round(value)] ?? String(value);
-  return value.toFixed(Math.abs(value) < 10 ? 2 : 1);
+  return value.toFixed(Math.abs(value) < 10 ? 2 : 1).replace("-", "−");
 }
 
 function track(control, factor) {
@@ -221,7 +221,10 @@ function showFactors() {
     const error = !known ? "–" : discrete ? (factor.error ? "wrong" : "right")
       : `${factor.error < 0 ? "−" : "+"}${inWords(control, Math.abs(factor.error))}`;
     const quality = score?.accuracy != null
-      ? `${(100 * score.accuracy).toFixed(0)} % right` : score?.r2 == null ? "–" : score.r2.toFixed(2);
+      ? `${(100 * score.accuracy).toFixed(0)} % right` : score?.r2 == null ? "–" : score.r2.toFixed(3).replace("-", "−");
+    // The best that any encoder can reach is the scene's: of another scene it says nothing here.
+    const best = control.best_r2 === null || control.best_r2 === undefined || here.differs ? null
+      : el("span", { class: "faint best" }, ` of ${control.best_r2.toFixed(3)}`);
     return el("tr", { "data-row": control.name },
       el("th", { scope: "row" }, control.label),
       el("td", { class: "wide" }, known && !discrete ? track(control, factor)
@@ -229,7 +232,7 @@ function showFactors() {
       el("td", { class: "true" }, inWords(control, factor.true)),
       el("td", {}, known ? inWords(control, factor.predicted) : "–"),
       el("td", {}, error),
-      el("td", {}, quality));
+      el("td", {}, quality, score?.r2 == null ? null : best));
   });
   const heads = ["Factor", "", "True", "Read out", "Error", "R2, on other images"];
   parts.factors.replaceChildren(
@@ -263,7 +266,7 @@ function showCodes() {
     }, svg("title", {}, words));
   });
   const every = [1, 2, 4, 5, 8, 10].find((n) => n * step >= 18) ?? 16;
-  const numbers = values.map((_, i) => i).filter((i) => i === 0 || (i + 1) % every === 0).map((i) => svg("text", {
+  const numbers = values.map((_, i) => i).filter((i) => (i === 0 && every > 2) || (i + 1) % every === 0).map((i) => svg("text", {
     x: left + (i + 0.5) * step, y: height - 3, class: "label middle",
   }, String(i + 1)));
   const marks = [most, 0, -most].flatMap((value) => [
@@ -437,18 +440,19 @@ function showCurves() {
 
 function codeCurves(control) {
   const byDataset = curves.scaled_by === "dataset";
-  const size = byDataset
-    ? curves.curves.map((values) => Math.max(...values) - Math.min(...values)) : curves.ranges;
-  const order = size.map((_, i) => i).sort((a, b) => size[b] - size[a]);
   const unit = byDataset ? "standard deviations" : "of its own units";
-  const lines = order.map((code, rank) => ({
-    key: `code-${code}`,
-    short: String(code + 1),
-    values: curves.curves[code],
-    style: rank < MARKED ? `s${rank}` : "rest",
-    mark: rank < MARKED ? String(code + 1) : "",
-    title: `Code ${code + 1} goes over ${number(size[code], 2)} ${unit} along ${control.label}.`,
-  }));
+  const lines = curves.curves.map((values, rank) => {
+    const code = String(curves.codes[rank] + 1);
+    const reach = byDataset ? Math.max(...values) - Math.min(...values) : curves.ranges[rank];
+    return {
+      key: `code-${code}`,
+      short: code,
+      values,
+      style: rank < MARKED ? `s${rank}` : "rest",
+      mark: rank < MARKED ? code : "",
+      title: `Code ${code} goes over ${number(reach, 2)} ${unit} along ${control.label}.`,
+    };
+  });
   const values = curves.curves.flat();
   const reach = Math.max(2, Math.ceil(Math.max(...values.map(Math.abs))));
   const box = el("div", { class: "encoder-plot" });
@@ -458,7 +462,7 @@ function codeCurves(control) {
   const name = `Codes along ${control.label}: ${lines.slice(0, 3).map((line) => line.title).join(" ")}`;
   const picture = plot(parts.curves, control, { height: 260, name, lines: [...lines].reverse(), ...scale });
   const shown = curves.curves.length;
-  const what = `${shown < curves.count ? `The first ${shown} of ${count(curves.count)} codes` : "Codes"} along ${control.label}, `;
+  const what = `${shown < curves.count ? `The ${shown} of ${count(curves.count)} codes that move most` : "Codes"} along ${control.label}, `;
   const how = byDataset ? "in standard deviations from their means over the dataset."
     : "each from its least value here (0) to its largest (1): how far a code really moves, its line says.";
   const most = `The ${Math.min(MARKED, lines.length)} that move most are drawn in full, and come first below.`;
