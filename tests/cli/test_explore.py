@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -13,27 +12,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from helpers.commands import command
-
-
-@contextlib.contextmanager
-def running(*words):
-    """The command, its address, and its process."""
-    process = subprocess.Popen(
-        [*command(), "explore", "--no-browser", "--port", "0", *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        line = process.stdout.readline()
-        address = re.search(r"http://\S+", line)
-        assert address, line + process.stderr.read()
-        yield process, address[0]
-    finally:
-        process.kill()
-        process.wait(20)
+from helpers.explorer import running
 
 
 def children(pid):
