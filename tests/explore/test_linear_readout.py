@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.fake_dataset import MadeUp, as_rendered
 
+from threedident.causal import Sampling, load_model
 from threedident.columns import Column
 from threedident.datasets.formats import open_dataset
 from threedident.distributions import Normal
@@ -107,6 +108,23 @@ def test_controls_find_the_factor_of_the_same_meaning():
         Control("unknown", "Unknown"),
     ):
         assert readout.place_of(other) is None
+    # Of the dataset's own factors the name is enough: those of a grid have numbers for controls.
+    step = Control("turn", "Turn", "step", 0.0, 7.0)
+    assert (readout.place_of(step), readout.place_of(step, stored=True)) == (None, 1)
+    assert readout.place_of(Control("held", "Held"), stored=True) is None
+
+
+def test_of_a_causal_model_variables_are_read_out_as_well(tmp_path):
+    model = load_model("causal3dident-recalled-primitives")
+    data = open_dataset(as_rendered(tmp_path / "data", 40, sampling=Sampling(model)))
+    sample = draw_sample(data)
+    assert [column.name for column in sample.columns[: len(model.names)]] == list(model.names)
+    np.testing.assert_array_equal(
+        sample.values[:, : len(model.names)], data.draws.variables[sample.numbers]
+    )
+    rest = [column.name for column in sample.columns[len(model.names) :]]
+    assert set(rest) <= set(data.factor_names)
+    LinearReadout(sample, np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32))
 
 
 def test_errors_go_the_shorter_way_round():

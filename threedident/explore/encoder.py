@@ -47,6 +47,7 @@ SIDE = 64
 _PIXELS = 2**19  # of the dataset's images that are encoded at once; others wait for them
 _MOST_AT_ONCE = 64
 _SLOTS = 256  # that are remembered
+_WORDS = ("name", "description", "best_r2")  # of a preset, which change no image
 _OWN = ("reference:encoder", "reference:supervised")
 
 
@@ -372,15 +373,15 @@ class LiveEncoder:
                 "fitted on images of another kind than those here."
             )
         theirs, ours = (
-            {key: value for key, value in preset.as_dict().items() if key != "name"}
+            {key: value for key, value in preset.as_dict().items() if key not in _WORDS}
             for preset in (manifest.preset, scene.preset)
         )
         if theirs == ours:
             return ""
-        fields = [name for name in theirs if theirs[name] != ours.get(name)]
+        fields = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
         return (
             "The read-out was fitted on other images than those here: the dataset's generator is "
-            f"{manifest.preset.name}, which differs in {', '.join(fields[:4]) or 'its fields'}."
+            f"{manifest.preset.name}, which differs in {', '.join(fields[:4])}."
         )
 
     # Loading and fitting

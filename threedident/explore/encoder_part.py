@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,6 @@ from threedident.explore.scenes import Scene
 from threedident.plain_data import Misfit
 
 Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 #: The codes that the page shows of an image.
 SHOWN = 64
@@ -68,13 +68,18 @@ def _at_a_point(
     readout = live.readout
     scaled = None if readout is None else readout.scaled(found)[0, :SHOWN].tolist()
     factors = []
-    for control, value, predicted in zip(
-        scene.controls, values.tolist(), _predicted(live, scene, found), strict=True
+    told = [] if readout is None else readout.predict(found)
+    for control, value, place in zip(
+        scene.controls, values.tolist(), _places(live, scene), strict=True
     ):
         each: dict[str, Any] = {"name": control.name, "true": value, "predicted": None}
-        if predicted is not None:
-            told = float(predicted[0])
-            each |= {"predicted": told, "error": error_of(control.column, value, told)}
+        if readout is not None and place is not None:
+            predicted = float(told[place][0])
+            each |= {
+                "predicted": predicted,
+                "error": error_of(readout.columns[place], value, predicted),
+                **dataclasses.asdict(readout.scores[place]),
+            }
         factors.append(each)
     return {
         "codes": found[0, :SHOWN].astype(float).tolist(),
@@ -85,13 +90,12 @@ def _at_a_point(
     }
 
 
-def _predicted(live: LiveEncoder, scene: Scene, found: Float32) -> list[Float64 | None]:
-    """The values read out of codes (B, m), for each control of a scene that has any."""
+def _places(live: LiveEncoder, scene: Scene) -> list[int | None]:
+    """The places of a scene's controls among what is read out; None where one is not."""
     if live.readout is None:
         return [None] * len(scene.controls)
-    told = live.readout.predict(found)
-    places = [live.readout.place_of(control) for control in scene.controls]
-    return [None if place is None else told[place] for place in places]
+    stored = scene.kind == "stored"
+    return [live.readout.place_of(control, stored=stored) for control in scene.controls]
 
 
 async def traversal(explorer: Explorer, data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -156,6 +160,7 @@ def _along(
     curves = own if readout is None else readout.scaled(own)
     most = np.argsort(-np.ptp(curves, axis=0), kind="stable")[:SHOWN]  # those that move most
     curves, own = curves[:, most], own[:, most]
+    told = [] if readout is None else readout.predict(found)
     if readout is None:
         low, high = curves.min(0), curves.max(0)
         curves = (curves - low) / np.where(high > low, high - low, 1)
@@ -168,8 +173,8 @@ def _along(
         "ranges": np.ptp(own, axis=0).tolist(),
         "count": found.shape[1],
         "factors": [
-            {"name": each.name, "predicted": None if told is None else told.tolist()}
-            for each, told in zip(scene.controls, _predicted(live, scene, found), strict=True)
+            {"name": each.name, "predicted": None if place is None else told[place].tolist()}
+            for each, place in zip(scene.controls, _places(live, scene), strict=True)
         ],
         "differs": live.differs(scene) if readout is not None else "",
     }

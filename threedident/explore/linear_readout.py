@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from threedident.causal import CausalModel
 from threedident.columns import Column
-from threedident.datasets.formats.source import ImageSource, Source
+from threedident.datasets.formats.family import FamilySource
+from threedident.datasets.formats.source import ImageSource
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._arrays import varying
 from threedident.evaluate.metrics._kinds import Points, kinds_of_columns
@@ -35,7 +37,7 @@ class Sample:
         source: the reader of the images.
         numbers: (k,), their numbers there, ascending.
         fitted: (k,), whether an image is one to fit on.
-        columns: the factors, and of a causal model also its variables.
+        columns: the factors; where the dataset has variables, these before them.
         values: (k, n) float32, their values.
     """
 
@@ -83,21 +85,27 @@ def draw_sample(source: ImageSource, fitted: int = FITTED, measured: int = MEASU
 
 
 def _columns_of(source: ImageSource) -> tuple[tuple[Column, ...], Float32]:
-    """A dataset's factors and their values (N, n), a causal model's variables before them."""
-    columns, values = source.factor_columns, source.factors
-    manifest = source.manifest
-    if not isinstance(source, Source) or manifest is None or manifest.sampling is None:
+    """A dataset's factors and their values (N, n); where it has variables, these before them."""
+    columns, values, manifest = source.factor_columns, source.factors, source.manifest
+    if isinstance(source, FamilySource):
+        variables, more = source.columns, source.variables
+    elif manifest is not None and manifest.sampling is not None:
+        draws = source.draws
+        assert draws is not None, "a dataset of a causal model has draws"
+        variables, more = _columns_of_model(manifest.sampling.model), draws.variables
+    else:
         return tuple(columns), values
-    draws = source.draws
-    assert draws is not None, "a dataset of a causal model has draws"
-    variables = tuple(
-        Column(each.name, each.kind, None if each.kind == "discrete" else each.range, each.values)
-        for each in manifest.sampling.model.variables
-    )
     rest = [place for place, column in enumerate(columns) if column not in variables]
     return (
         (*variables, *(columns[place] for place in rest)),
-        np.concatenate([draws.variables, values[:, rest]], 1).astype(np.float32),
+        np.concatenate([more, values[:, rest]], 1).astype(np.float32),
+    )
+
+
+def _columns_of_model(model: CausalModel) -> tuple[Column, ...]:
+    return tuple(
+        Column(each.name, each.kind, None if each.kind == "discrete" else each.range, each.values)
+        for each in model.variables
     )
 
 
@@ -201,12 +209,17 @@ class LinearReadout:
         scaled: Float64 = (np.asarray(codes, np.float64) - self.mean) / std
         return scaled
 
-    def place_of(self, control: Control) -> int | None:
-        """The place of a control's factor among the columns; None where it was not read out."""
+    def place_of(self, control: Control, *, stored: bool = False) -> int | None:
+        """The place of a control's factor among the columns; None where it was not read out.
+
+        Args:
+            control: the control.
+            stored: whether it is one of the dataset's own factors, so that its name is enough.
+        """
         wanted = control.column
         for place, column in enumerate(self.columns):
-            if column.name == wanted.name and _same(column, wanted) and self._varies[place]:
-                return place
+            if column.name == wanted.name and (stored or _same(column, wanted)):
+                return place if self._varies[place] else None
         return None
 
 
@@ -216,7 +229,9 @@ def _same(column: Column, wanted: Column) -> bool:
         return False
     if column.kind == "discrete":
         return column.values == wanted.values
-    return column.range is None or np.allclose(column.range, wanted.range or (), rtol=1e-6)
+    if column.range is None or wanted.range is None:
+        return column.range == wanted.range
+    return np.allclose(column.range, wanted.range, rtol=1e-6)
 
 
 def error_of(column: Column, true: float, predicted: float) -> float:

@@ -212,16 +212,14 @@ function showFactors() {
     parts.factors.replaceChildren();
     return;
   }
-  const scores = new Map(facts.readout.factors.map((factor) => [factor.name, factor]));
   const rows = state.scene.controls.map((control, i) => {
     const factor = here.factors[i];
     const known = factor.predicted !== null;
-    const score = known ? scores.get(control.name) : null;
     const discrete = control.kind === "discrete";
     const error = !known ? "–" : discrete ? (factor.error ? "wrong" : "right")
       : `${factor.error < 0 ? "−" : "+"}${inWords(control, Math.abs(factor.error))}`;
-    const quality = score?.accuracy != null
-      ? `${(100 * score.accuracy).toFixed(0)} % right` : score?.r2 == null ? "–" : score.r2.toFixed(3).replace("-", "−");
+    const quality = factor.accuracy != null ? `${(100 * factor.accuracy).toFixed(0)} % right`
+      : factor.r2 == null ? "–" : factor.r2.toFixed(3).replace("-", "−");
     // The best that any encoder can reach is the scene's: of another scene it says nothing here.
     const best = control.best_r2 === null || control.best_r2 === undefined || here.differs ? null
       : el("span", { class: "faint best" }, ` of ${control.best_r2.toFixed(3)}`);
@@ -232,7 +230,7 @@ function showFactors() {
       el("td", { class: "true" }, inWords(control, factor.true)),
       el("td", {}, known ? inWords(control, factor.predicted) : "–"),
       el("td", {}, error),
-      el("td", {}, quality, score?.r2 == null ? null : best));
+      el("td", {}, quality, factor.r2 == null ? null : best));
   });
   const heads = ["Factor", "", "True", "Read out", "Error", "R2, on other images"];
   parts.factors.replaceChildren(
@@ -399,7 +397,7 @@ function pathOf(line, along, x, y) {
 function legend(title, lines, box) {
   const say = el("p", { class: "faint encoder-said", "aria-live": "polite" }, title);
   const mark = (key) => {
-    for (const group of box.querySelectorAll(".curve")) {
+    for (const group of box.querySelectorAll(".encoder-chart .curve")) {
       group.classList.toggle("front", key !== null && group.dataset.key === key);
       group.classList.toggle("back", key !== null && group.dataset.key !== key);
     }
