@@ -11,6 +11,7 @@ from typing import Any
 from threedident import defaults, plain_data
 from threedident.causal import CausalModel
 from threedident.errors import UsageError
+from threedident.explore.encoder import LiveEncoder
 from threedident.explore.model_scene import Models
 from threedident.explore.renderers import Renderers
 from threedident.explore.scenes import PresetScene, Scene
@@ -52,6 +53,7 @@ class Explorer:
         device: the kind of device that renders: auto, cpu or cuda.
         stored: the dataset that was given, open; None without.
         models: the causal models that the page offers.
+        encoder: the encoder that was given; None without.
         start: the scene that the page opens with.
     """
 
@@ -61,6 +63,7 @@ class Explorer:
         preset: Preset | None = None,
         *,
         stored: StoredImages | None = None,
+        encoder: LiveEncoder | None = None,
         preset_options: Sequence[str] = (),
         model: CausalModel | None = None,
         model_source: str = "",
@@ -72,6 +75,7 @@ class Explorer:
             renderers: the processes that render.
             preset: the generator that the page opens with; None: the dataset's, or 3dident.
             stored: the dataset, open; None: none.
+            encoder: the encoder that follows the sliders; None: none. Whoever made it closes it.
             preset_options: the options by which a command chooses the preset that was given; empty
                 where none does.
             model: the causal model that the page opens with; None: the preset.
@@ -85,6 +89,7 @@ class Explorer:
         self.renderers = renderers
         self.device = device
         self.stored = stored
+        self.encoder = encoder
         self._presets: dict[str, Preset] = {name: load_preset(name) for name in preset_names()}
         self._options: dict[str, tuple[str, ...]] = {
             name: ("--preset", name) for name in self._presets
@@ -206,6 +211,7 @@ class Explorer:
             "dataset": self.stored.facts() if self.stored else None,
             "models": list(self.models.names),
             "generator_of_dataset": self.generator_of_dataset(),
+            "encoder": None if self.encoder is None else self.encoder.describe(),
         }
 
 

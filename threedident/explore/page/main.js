@@ -5,6 +5,7 @@ import { startScene } from "./scene.js";
 import { startHere } from "./here.js";
 import { startDataset } from "./dataset.js";
 import { startModel } from "./model.js";
+import { startEncoder } from "./encoder.js";
 
 async function main() {
   try {
@@ -22,6 +23,7 @@ async function main() {
   startHere();
   startDataset();
   startModel();
+  startEncoder();
 }
 
 main();
