@@ -216,7 +216,7 @@ def test_partners_of_no_point():
     ):
         with pytest.raises(UsageError, match=message):
             sample_partners(z, 1, conditional=Uniform(), seed=seed)
-    with pytest.raises(UsageError, match="from beta 0.2 on"):
+    with pytest.raises(UsageError, match=r"from beta 0\.2 on"):
         sample_partners(GIVEN, 1, conditional=GeneralizedNormal(0.1, 0.1), seed=0)
 
 
