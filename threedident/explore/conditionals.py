@@ -18,6 +18,7 @@ from threedident.distributions.families import (
 )
 from threedident.distributions.grid import Grid
 from threedident.distributions.pair_process import Change, PerFactor, Unchanged
+from threedident.distributions.philox_sampler import check_renderable
 from threedident.distributions.transitions import DiscreteLaplace, Transition, UniformFactors
 from threedident.errors import UsageError
 from threedident.explore.scenes import PresetScene
@@ -142,7 +143,7 @@ def check_conditional(data: Any, scene: PresetScene) -> Conditional:
 
     Raises:
         Misfit: a field does not fit.
-        UsageError: a number does not fit its distribution.
+        UsageError: a number does not fit its distribution, or no factor changes.
     """
     where = "conditional"
     fields = plain_data.table({} if data is None else data, where)
@@ -155,7 +156,7 @@ def check_conditional(data: Any, scene: PresetScene) -> Conditional:
     unchanged = plain_data.sequence(
         fields.get("unchanged", []), f"{where}.unchanged", factor, least=0, most=len(FACTOR_NAMES)
     )
-    return Conditional(
+    conditional = Conditional(
         plain_data.choice(fields.get("name", "normal"), f"{where}.name", CONDITIONALS),
         plain_data.number(fields.get("width", _WIDTH), f"{where}.width", _WIDEST),
         plain_data.number(fields.get("beta", _BETA), f"{where}.beta", _LARGEST_BETA),
@@ -163,6 +164,8 @@ def check_conditional(data: Any, scene: PresetScene) -> Conditional:
         _change(fields, where),
         held,
     )
+    check_renderable(conditional.over())
+    return conditional
 
 
 def check_transition(data: Any) -> tuple[Transition, str]:

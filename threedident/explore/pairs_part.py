@@ -263,7 +263,6 @@ async def pairs_matched(explorer: Explorer, data: Mapping[str, Any]) -> Mapping[
     scene, matching = _require_matching(explorer, scene)
     count, seed = _count_and_seed(data)
     conditional = check_conditional(data.get("conditional"), scene)
-    conditional.over()
     return await matching.around(scene, values, conditional, count, seed)
 
 
@@ -272,7 +271,6 @@ async def pairs_spread(explorer: Explorer, data: Mapping[str, Any]) -> Mapping[s
     scene = explorer.scene(plain_data.needed(data, "generator"))
     scene, matching = _require_matching(explorer, scene)
     conditional = check_conditional(data.get("conditional"), scene)
-    conditional.over()
     return await matching.spread(scene, conditional)
 
 
