@@ -213,9 +213,9 @@ def test_images_of_pairs_are_those_of_the_scene():
             content = base64.b64decode(url.removeprefix("data:image/png;base64,"))
             assert np.array_equal(np.asarray(Image.open(io.BytesIO(content))), image)
         for wrong, message in (
-            ({"rows": [Z] * 13}, "list of 1 to 12"),
+            ({"rows": [Z] * 14}, "list of 1 to 13"),
             ({"rows": [[3.0] * 10]}, "must lie in"),
-            ({"rows": []}, "list of 1 to 12"),
+            ({"rows": []}, "list of 1 to 13"),
             ({"size": 161}, "size must be at most 160"),
             ({"size": 15}, "size must be a whole number"),
         ):

@@ -33,7 +33,8 @@ Float32 = npt.NDArray[np.float32]
 
 _SPREADS = 32  # conditionals whose spread is kept
 _DRAWS = 4_000  # pairs that are drawn and matched to the nearest, to measure their spread
-_WEIGHTS = 2**27  # weights that are computed to measure the spread of resampled pairs
+_WEIGHTS = 2**26  # weights that are computed to measure the spread of resampled pairs
+_AT_ONCE = 2**22  # of them in memory
 _LEAST_ANCHORS, _MOST_ANCHORS = 200, 2_000
 _AROUND = 200  # exact partners of z, whose mean distance a match is compared with
 #: A match at this share of a pair's length widens the pairs by about a quarter.
@@ -189,7 +190,7 @@ class Matching:
         try:
             process = self._process(scene, conditional)
         except UsageError as error:
-            return {"refusal": str(error)}
+            return {"refusal": _sentence(error)}
         matcher = self._open()
         columns = list(self._columns)
         exact = sample_partners(z, max(count, _AROUND), conditional=conditional.over(), seed=seed)[
@@ -242,7 +243,7 @@ class Matching:
         try:
             drawn = matcher.resample(torch.full((count,), anchor), process, seeded(seed))
         except UsageError as error:
-            return {"refusal": str(error)}
+            return {"refusal": _sentence(error)}
         numbers = drawn.partners.numpy()
         rows = matcher.latents
         return {
@@ -264,7 +265,7 @@ class Matching:
         try:
             process = self._process(scene, conditional)
         except UsageError as error:
-            return {"refusal": str(error)}
+            return {"refusal": _sentence(error)}
         key = process.conditional
         with self._lock:
             if key in self._spreads:
@@ -309,15 +310,24 @@ class Matching:
         try:
             generator = seeded(0, 1)
             anchors = matcher.anchors(process, count, generator)
-            drawn = matcher.resample(anchors, process, generator)
+            step = max(1, _AT_ONCE // len(rows))
+            parts = [anchors[first : first + step] for first in range(0, count, step)]
+            drawn = [matcher.resample(part, process, generator) for part in parts]
         except UsageError as error:
-            return {**result, "resampled": {"refusal": str(error)}}
-        resampled = Spread.of(rows[anchors.numpy()], rows[drawn.partners.numpy()])
-        effective = float(drawn.effective.median())
+            return {**result, "resampled": {"refusal": _sentence(error)}}
+        partners = np.concatenate([each.partners.numpy() for each in drawn])
+        resampled = Spread.of(rows[anchors.numpy()], rows[partners])
+        effective = float(np.median(np.concatenate([each.effective.numpy() for each in drawn])))
         return {
             **result,
             "resampled": {**plain(resampled), "draws": count, "effective": effective},
         }
+
+
+def _sentence(error: Exception) -> str:
+    """An error's text as a sentence."""
+    text = str(error)
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _scene_of(preset: Mapping[str, Any]) -> dict[str, Any]:
@@ -328,15 +338,14 @@ def _scene_of(preset: Mapping[str, Any]) -> dict[str, Any]:
 
 def _classes(source: Source) -> list[str]:
     """The variables of several classes among the images, which the ten factors do not tell."""
+    values: Float32 | None = None
+    kinds: dict[str, str] = {}
     if isinstance(source, FamilySource):
-        kinds = {column.name: column.kind for column in source.columns}
-        values = source.variables
+        kinds, values = {each.name: each.kind for each in source.columns}, source.variables
     elif source.manifest is not None and source.manifest.sampling is not None:
         kinds = {each.name: each.kind for each in source.manifest.sampling.model.variables}
-        values = source.draws.variables if source.draws is not None else np.empty((0, len(kinds)))
-    else:
-        return []
-    if not len(values):
+        values = None if source.draws is None else source.draws.variables
+    if values is None or not len(values):
         return []
     return [
         name

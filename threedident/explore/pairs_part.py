@@ -220,7 +220,7 @@ async def pair_images(explorer: Explorer, data: Mapping[str, Any]) -> Mapping[st
     if side > _MOST_SIDE:
         raise Misfit(f"size must be at most {_MOST_SIDE}, found {side}")
     rows = plain_data.sequence(
-        plain_data.needed(data, "rows"), "rows", scene.check, most=MOST_PARTNERS
+        plain_data.needed(data, "rows"), "rows", scene.check, most=1 + MOST_PARTNERS
     )
     images = await scene.images(np.stack(rows), View(side), slot=slot_of(data))
 
