@@ -82,7 +82,8 @@ class Conditional:
             "normal": f"normal noise of standard deviation {self.width:g}",
             "laplace": f"Laplace noise of scale {self.width:g} "
             f"(standard deviation {np.sqrt(2) * self.width:.3g} before it is cut off)",
-            "gennorm": f"noise d of density proportional to exp(-|d / {self.width:g}|^{self.beta:g})",
+            "gennorm": "noise d of density proportional to "
+            f"exp(-|d / {self.width:g}|^{self.beta:g})",
         }
         if self.name == "uniform":
             sentences = [f"{subject} of z~ is drawn anew, uniformly from [-1, 1], whatever z is."]
