@@ -444,7 +444,7 @@ class StoredScene(Scene):
 
     def __init__(self, source):
         self.controls = tuple(
-            Control(column.name, column.name, "step", 0, float(source.factors[:, k].max()))
+            Control(column.name, column.name, "step", 0, max(0, float(source.factors[:, k].max())))
             for k, column in enumerate(source.factor_columns)
         )
 
@@ -514,6 +514,10 @@ def test_a_stored_dataset_without_a_grid_says_what_its_pairs_are():
     answer = on_scene(scene, source, [0.5] * 3, None)
     assert answer.status == 400
     assert "SequencePairs" in answer.error
+    rendered = made.MadeUp(9, 8, None)
+    assert (
+        "Choose a preset above" in on_scene(StoredScene(rendered), rendered, [0] * 10, None).error
+    )
     answer = ask(page_of(source), "pairs").json()
     assert "other factors than these sliders" in answer["no_matching"]
     assert "other factors" in ask(page_of(source), "pairs-matched").error

@@ -93,6 +93,11 @@ def _on_grid(
     if source is None:
         raise UsageError(f"{scene.title} has no images of which pairs could be made")
     grid = source.grid
+    if grid is None and isinstance(source, Source):
+        raise UsageError(
+            "These images are shown as they are stored. Choose a preset above, such as the one "
+            "that they were rendered with: exact pairs are then rendered, and matched among them."
+        )
     if grid is None:
         raise UsageError(
             "partners of a point are shown where a dataset has an image of each point of a grid, "

@@ -189,7 +189,7 @@ function gridFields() {
     changed();
   }))];
   if (form.transition === "uni") {
-    const counts = state.scene.controls.map((_, i) => [String(i + 1), String(i + 1)]);
+    const counts = state.scene.controls.filter((c) => !c.held).map((_, i) => [String(i + 1), String(i + 1)]);
     fields.push(field("Factors that change", select(
       "pairs-k", [["", "from 1 to all but one"], ...counts], form.k ?? "",
       (k) => { form.k = k === "" ? null : Number(k); changed(); })));
