@@ -511,13 +511,10 @@ def test_a_stored_dataset_without_a_grid_says_what_its_pairs_are():
     source = sequence_source()
     scene = StoredScene(source)
     scene.controls = tuple(Control(name, name, "continuous", 0, 1) for name in source.factor_names)
-    answer = on_scene(scene, source, [0.5] * 3, None)
-    assert answer.status == 400
-    assert "SequencePairs" in answer.error
+    assert "SequencePairs" in on_scene(scene, source, [0.5] * 3, None).json()["refusal"]
     rendered = made.MadeUp(9, 8, None)
-    assert (
-        "Choose a preset above" in on_scene(StoredScene(rendered), rendered, [0] * 10, None).error
-    )
+    answer = on_scene(StoredScene(rendered), rendered, [0] * 10, None).json()
+    assert "Choose a preset above" in answer["refusal"]
     answer = ask(page_of(source), "pairs").json()
     assert "other factors than these sliders" in answer["no_matching"]
     assert "other factors" in ask(page_of(source), "pairs-matched").error
@@ -567,10 +564,9 @@ def test_a_model_without_views_says_what_its_pairs_are():
     model = load_model("temporal-causal3dident-teapot")
     scene = ModelScene(model)
     values = [control.low for control in scene.controls]
-    answer = on_scene(scene, None, values, None)
-    assert answer.status == 400
-    assert "no law of second views" in answer.error
-    assert "--counterfactual" in answer.error
+    refusal = on_scene(scene, None, values, None).json()["refusal"]
+    assert "no law of second views" in refusal
+    assert "--counterfactual" in refusal
 
 
 def test_words_of_transitions():

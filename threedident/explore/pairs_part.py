@@ -86,6 +86,11 @@ def _exact(
     }
 
 
+def _refusal(text: str) -> dict[str, Any]:
+    """The answer about a scene that has no partners to show: a sentence says why."""
+    return {"kind": "none", "refusal": text}
+
+
 def _on_grid(
     explorer: Explorer, scene: Scene, asked: Any, values: Float32, count: int, seed: int
 ) -> dict[str, Any]:
@@ -94,14 +99,14 @@ def _on_grid(
         raise UsageError(f"{scene.title} has no images of which pairs could be made")
     grid = source.grid
     if grid is None and isinstance(source, Source):
-        raise UsageError(
+        return _refusal(
             "These images are shown as they are stored. Choose a preset above, such as the one "
             "that they were rendered with: exact pairs are then rendered, and matched among them."
         )
     if grid is None:
-        raise UsageError(
-            "partners of a point are shown where a dataset has an image of each point of a grid, "
-            f"and {source.root} has not: {advise_pairs(source)}"
+        return _refusal(
+            "Partners of a point are shown where a dataset has an image of each point of a grid, "
+            f"and {source.root} has not: {advise_pairs(source)}."
         )
     transition, options = check_transition(asked)
     transition.check(grid)
@@ -147,11 +152,11 @@ def _views(scene: Any, asked: Any, values: Float32, count: int, seed: int) -> di
     fields = plain_data.table({} if asked is None else asked, "conditional")
     plain_data.refuse_unknown(fields, ("view",), "conditional")
     if not model.views:
-        raise UsageError(
+        return _refusal(
             f"The model {model.name} has no law of second views. Pairs of a causal model are "
             "second views, by a table [views.NAME] in its file, or counterfactuals: the same "
-            "image with an intervention, by `3dident render --model NAME --counterfactual "
-            "VARIABLE+=NUMBER`"
+            "image with an intervention, by 3dident render --model NAME --counterfactual "
+            "VARIABLE+=NUMBER."
         )
     names = tuple(model.views)
     view = plain_data.choice(fields.get("view", names[0]), "conditional.view", names)
@@ -177,7 +182,7 @@ def _views(scene: Any, asked: Any, values: Float32, count: int, seed: int) -> di
         "partners": [{"values": row.tolist(), "number": None} for row in partners],
         "matching": False,
         "no_matching": "Pairs of a causal model are rendered as such "
-        "(`3dident render --model NAME --views`): nothing is matched.",
+        "(3dident render --model NAME --views): nothing is matched.",
     }
 
 
@@ -239,7 +244,7 @@ def matching_of(explorer: Explorer) -> Matching | str:
     """What matches among the latents of the page's dataset, or a sentence: the reason for none."""
     if explorer.stored is None:
         return (
-            "With a dataset (`3dident explore DATASET`) this shows what nearest matching and "
+            "With a dataset (3dident explore DATASET) this shows what nearest matching and "
             "resampling make of the same pairs."
         )
     source = explorer.stored.source

@@ -39,9 +39,7 @@ const place = (id) => root.querySelector(`#${id}`);
 function start(panelRoot) {
   root = panelRoot;
   root.append(
-    el("p", {}, "A positive pair is two images whose factors are close: z, where the sliders are, and z~, ",
-      "drawn around it from a conditional p(z~ | z). A click on an image moves the sliders there. ",
-      "Widths and distances are in raw units, in which each factor of 3DIdent runs from −1 to 1."),
+    el("p", { id: "pairs-intro" }),
     el("form", { id: "pairs-form", "aria-label": "Conditional", onsubmit: (e) => e.preventDefault() }),
     el("p", { id: "pairs-words", "aria-live": "polite" }),
     el("p", { id: "pairs-command", class: "faint" }),
@@ -71,6 +69,10 @@ const request = () => ({ ...point(), conditional: conditional(), count: form.cou
 
 function buildForm() {
   const { kind } = state.scene;
+  place("pairs-intro").textContent =
+    "A positive pair is two images that have something in common: z, where the sliders are, and z~, drawn " +
+    "around it from a law p(z~ | z). A click on an image moves the sliders there." +
+    (kind === "preset" ? " Widths and distances are in raw units, in which each factor runs from −1 to 1." : "");
   const parts = kind === "model" ? modelFields() : kind === "stored" ? gridFields() : presetFields();
   const count = el("input", { type: "number", id: "pairs-count", min: 1, max: MOST, step: 1, value: form.count });
   count.addEventListener("change", () => {
@@ -231,6 +233,12 @@ const refresh = latest(async () => {
   }
   if (answer === null) return;
   clearError(root);
+  place("pairs-form").hidden = answer.kind === "none";
+  if (answer.kind === "none") {
+    clearAll();
+    place("pairs-words").append(el("span", { class: "notice", id: "pairs-none" }, answer.refusal));
+    return;
+  }
   if (answer.kind === "views" && !form.views.length) {
     form.views = answer.views;
     form.view = answer.view;
@@ -244,6 +252,7 @@ const refresh = latest(async () => {
     showSpread(asked);
   } else {
     place("pairs-spread").replaceChildren();
+    place("pairs-spread").classList.remove("stale");
   }
   if (answer.z.number === null) rendered(answer, asked.generator); // which a newer request ends
 });
