@@ -223,7 +223,8 @@ def factor_control(preset: Preset, name: str) -> Control:
 def hue_colors(preset: Preset, name: str) -> tuple[str, ...]:
     """The colours of a hue, from raw -1 to raw 1, as CSS writes them.
 
-    They are those of the surface in white light, which the image shows shaded.
+    They are those of the surface in white light, which the image shows shaded. Unwrapped hues can
+    be brighter than a screen shows: the bar then stays at the brightest.
     """
     low, high = preset.ranges[name]
     wrap = preset.hue == "wrapped"
