@@ -385,7 +385,11 @@ def test_the_spread_is_that_of_the_pairs(monkeypatch):
 
 def test_spreads_and_indices_do_not_pile_up(monkeypatch):
     page = page_of(made.MadeUp(50, 8, None))
-    monkeypatch.setattr(Matching, "_measure", lambda self, process: {"overall": 1})
+
+    async def measured(self, process):
+        return {"overall": 1}
+
+    monkeypatch.setattr(Matching, "_measure", measured)
     for k in range(50):
         assert ask(page, "pairs-spread", {"width": 0.1 + k / 100}).status == 200
     matching = pairs_part.matching_of(page.explorer)

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from threedident.datasets.latent_matcher import LatentMatcher
 
 Float32 = npt.NDArray[np.float32]
+_Piece = tuple[Float32, Float32, npt.NDArray[np.float64]]
 
 _SPREADS = 32  # conditionals whose spread is kept
 _DRAWS = 4_000  # pairs that are drawn and matched to the nearest, to measure their spread
@@ -76,7 +77,9 @@ class Matching:
         Raises:
             MissingExtraError: torch or FAISS is not installed.
         """
-        return await self._run("around", self._around, scene, z, conditional, count, seed)
+        limit = self._limits.setdefault("around", anyio.CapacityLimiter(1))
+        work = functools.partial(self._around, scene, z, conditional, count, seed)
+        return await anyio.to_thread.run_sync(work, limiter=limit)
 
     async def spread(self, scene: PresetScene, conditional: Conditional) -> dict[str, Any]:
         """Measure how wide pairs of a conditional come out: exact, nearest and resampled.
@@ -91,11 +94,19 @@ class Matching:
         Raises:
             MissingExtraError: torch or FAISS is not installed.
         """
-        return await self._run("spread", self._spread, scene, conditional)
-
-    async def _run(self, kind: str, work: Callable[..., dict[str, Any]], *arguments: Any) -> Any:
-        limit = self._limits.setdefault(kind, anyio.CapacityLimiter(1))
-        return await anyio.to_thread.run_sync(functools.partial(work, *arguments), limiter=limit)
+        limit = self._limits.setdefault("spread", anyio.CapacityLimiter(1))
+        async with limit:
+            try:
+                process = await anyio.to_thread.run_sync(self._process, scene, conditional)
+            except UsageError as error:
+                return {"refusal": _sentence(error)}
+            key = process.conditional
+            if key not in self._spreads:
+                self._spreads[key] = await self._measure(process)
+            self._spreads.move_to_end(key)
+            while len(self._spreads) > _SPREADS:
+                self._spreads.popitem(last=False)
+            return self._spreads[key]
 
     @functools.cached_property
     def _columns(self) -> tuple[int, ...]:
@@ -261,67 +272,67 @@ class Matching:
             return {"number": number, "values": values, "reachable": False}
         return {"number": number, "values": values, "reachable": True}
 
-    def _spread(self, scene: PresetScene, conditional: Conditional) -> dict[str, Any]:
+    async def _measure(self, process: PairProcess) -> dict[str, Any]:
+        """Measure the spread of pairs, in pieces between which it can be cancelled."""
+        result = await anyio.to_thread.run_sync(self._measure_nearest, process)
+        pieces: list[_Piece] = []
+        count = max(_LEAST_ANCHORS, min(_MOST_ANCHORS, _WEIGHTS // result["images"]))
+        step = max(1, _AT_ONCE // result["images"])
         try:
-            process = self._process(scene, conditional)
+            for first in range(0, count, step):
+                size = min(step, count - first)
+                work = functools.partial(self._resample, process, first, size)
+                pieces.append(await anyio.to_thread.run_sync(work))
         except UsageError as error:
-            return {"refusal": _sentence(error)}
-        key = process.conditional
-        with self._lock:
-            if key in self._spreads:
-                self._spreads.move_to_end(key)
-                return self._spreads[key]
-        measured = self._measure(process)
-        with self._lock:
-            self._spreads[key] = measured
-            while len(self._spreads) > _SPREADS:
-                self._spreads.popitem(last=False)
-        return measured
+            return {**result, "resampled": {"refusal": _sentence(error)}}
+        z, z_tilde, effective = (np.concatenate(each) for each in zip(*pieces, strict=True))
+        resampled = {**_spread_of(z, z_tilde), "draws": count}
+        return {**result, "resampled": {**resampled, "effective": float(np.median(effective))}}
 
-    def _measure(self, process: PairProcess) -> dict[str, Any]:
+    def _measure_nearest(self, process: PairProcess) -> dict[str, Any]:
+        """Draw pairs, and match them to the nearest latents."""
         matcher = self._open()
-        from threedident.datasets.matching_report import Spread
         from threedident.distributions.torch_sampler import seeded
-
-        def plain(spread: Spread) -> dict[str, Any]:
-            return {
-                "std": spread.std.tolist(),
-                "overall": spread.overall,
-                "kurtosis": spread.kurtosis if np.isfinite(spread.kurtosis) else None,
-                "length": spread.distance,
-            }
 
         rows = matcher.latents
         z, z_tilde = (each.numpy() for each in process.sample(_DRAWS, generator=seeded(0)))
         distances, numbers = matcher.nearest(np.concatenate([z, z_tilde]))
         i, j = matcher.nearest_pairs(z, z_tilde)
-        result: dict[str, Any] = {
+        return {
             "images": len(rows),
             "draws": _DRAWS,
             "factors": list(self._names),
-            "asked": plain(Spread.of(z, z_tilde)),
+            "asked": _spread_of(z, z_tilde),
             "nearest": {
-                **plain(Spread.of(rows[i], rows[j])),
+                **_spread_of(rows[i], rows[j]),
                 "to_match": float(distances.mean()),
                 "one_image": float((numbers[:_DRAWS] == numbers[_DRAWS:]).mean()),
             },
         }
-        count = max(_LEAST_ANCHORS, min(_MOST_ANCHORS, _WEIGHTS // len(rows)))
-        try:
-            generator = seeded(0, 1)
-            anchors = matcher.anchors(process, count, generator)
-            step = max(1, _AT_ONCE // len(rows))
-            parts = [anchors[first : first + step] for first in range(0, count, step)]
-            drawn = [matcher.resample(part, process, generator) for part in parts]
-        except UsageError as error:
-            return {**result, "resampled": {"refusal": _sentence(error)}}
-        partners = np.concatenate([each.partners.numpy() for each in drawn])
-        resampled = Spread.of(rows[anchors.numpy()], rows[partners])
-        effective = float(np.median(np.concatenate([each.effective.numpy() for each in drawn])))
-        return {
-            **result,
-            "resampled": {**plain(resampled), "draws": count, "effective": effective},
-        }
+
+    def _resample(self, process: PairProcess, first: int, count: int) -> _Piece:
+        """Draw latents, and partners of theirs among the others: z, z~, and the sample sizes."""
+        matcher = self._open()
+        from threedident.distributions.torch_sampler import seeded
+
+        generator = seeded(0, 1 + first)
+        anchors = matcher.anchors(process, count, generator)
+        drawn = matcher.resample(anchors, process, generator)
+        rows = matcher.latents
+        return rows[anchors.numpy()], rows[drawn.partners.numpy()], drawn.effective.numpy()
+
+
+def _spread_of(z: Float32, z_tilde: Float32) -> dict[str, Any]:
+    """The spread of pairs (N, n), as plain data."""
+    from threedident.datasets.matching_report import Spread
+
+    spread = Spread.of(z, z_tilde)
+    return {
+        "std": spread.std.tolist(),
+        "overall": spread.overall,
+        "kurtosis": spread.kurtosis if np.isfinite(spread.kurtosis) else None,
+        "length": spread.distance,
+    }
 
 
 def _sentence(error: Exception) -> str:
