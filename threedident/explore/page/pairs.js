@@ -357,7 +357,7 @@ function tile(way, place_, { title, values, from = null, number: stored = null, 
   const differing = from === null ? { lines: [], more: 0 } : changes(values, from);
   const text = differing.lines.map(([label, step]) => `${label} ${step}`).join(", ");
   const img = el("img", {
-    alt: `${title}${text ? `: ${text}` : ""}`, width: SIZE, height: SIZE, "data-number": stored,
+    alt: `${title}${text ? `: ${text}` : ""}`, width: SIZE, height: SIZE, "data-stored": stored,
   });
   return el("button", {
     type: "button", class: "tile", "data-tile": `${way}-${place_}`, disabled: !reachable,
@@ -377,11 +377,11 @@ function tile(way, place_, { title, values, from = null, number: stored = null, 
 const blobs = new Map();
 
 async function storedImages(row) {
-  const waiting = [...row.querySelectorAll("img[data-number]")];
+  const waiting = [...row.querySelectorAll("img[data-stored]")];
   const work = async () => {
     for (let img = waiting.shift(); img; img = waiting.shift()) {
       if (!img.isConnected) return;
-      const key = img.dataset.number;
+      const key = img.dataset.stored;
       if (!blobs.has(key)) {
         blobs.set(key, ask("stored-image", { number: Number(key), size: SIZE }));
         if (blobs.size > KEPT) blobs.delete(blobs.keys().next().value);
