@@ -15,7 +15,6 @@ from PIL import Image
 from threedident.datasets.formats import open_dataset
 from threedident.distributions import Laplace
 from threedident.distributions.philox_sampler import sample_partners
-from threedident.explore.server import HANDLERS
 from threedident.render.images import render_images
 
 pytestmark = needs_browser
@@ -91,7 +90,6 @@ def test_the_images_are_those_of_exact_partners(page):
     assert page.run(IMAGES)[1:] != urls[1:]
 
 
-@pytest.mark.skipif("stored-image" not in HANDLERS, reason="images are read by another part")
 def test_rows_of_the_dataset_stand_beside_the_exact_ones(page, dataset):
     page.wait(SHOWN)
     with open_dataset(dataset) as source:

@@ -152,6 +152,7 @@ class Explorer:
             ],
             "shapes": list(BUILT_IN_SHAPES),
             "materials": list(DIRECT_MATERIALS),
+            "dataset": self.stored.facts() if self.stored else None,
         }
 
 

@@ -4,6 +4,7 @@ import { ask, movePanel, showScene, state } from "./core.js";
 import { startScene } from "./scene.js";
 import { startHere } from "./here.js";
 import { startPairs } from "./pairs.js";
+import { startDataset } from "./dataset.js";
 
 async function main() {
   try {
@@ -20,6 +21,7 @@ async function main() {
   // From here on there is a scene; a part that depends on it looks at `state` when it begins.
   startHere();
   startPairs();
+  startDataset();
 }
 
 main();
