@@ -137,22 +137,21 @@ class Matching:
         kind, frames = grouping(self.source)
         if frames > 1:
             raise UsageError(
-                f"The images of {self.source.root} belong together ({kind}): nothing is matched "
-                "among them."
+                f"The dataset's images belong together ({kind}): nothing is matched among them."
             )
         manifest = self.source.manifest
         if manifest is not None and manifest.pair_process is not None:
             raise UsageError(
-                f"{self.source.root} was rendered in pairs, with "
+                "The dataset was rendered in pairs, with "
                 f"{manifest.pair_process.conditional}: training takes those, and matches none."
             )
         if not self._columns:
-            raise UsageError(f"No factor varies among the images of {self.source.root}.")
+            raise UsageError("No factor varies among the dataset's images.")
         kept = [name for name in self._names if name in scene.preset.fixed]
         if kept:
             raise UsageError(
-                f"The sliders' preset holds {', '.join(kept)}, and the images of "
-                f"{self.source.root} differ in them: pairs that share them cannot be matched. "
+                f"The sliders' preset holds {', '.join(kept)}, and the "
+                "dataset's images differ in them: pairs that share them cannot be matched. "
                 "Choose the preset that the dataset was rendered with."
             )
         check_matchable(conditional.over(), self.source.raw_latents, FACTOR_NAMES)

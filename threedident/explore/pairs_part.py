@@ -106,7 +106,7 @@ def _on_grid(
     if grid is None:
         return _refusal(
             "Partners of a point are shown where a dataset has an image of each point of a grid, "
-            f"and {source.root} has not: {advise_pairs(source)}."
+            f"and this one has not: {advise_pairs(source)}."
         )
     transition, options = check_transition(asked)
     transition.check(grid)
