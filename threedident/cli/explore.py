@@ -10,10 +10,13 @@ from threedident.cli.group import main
 from threedident.cli.options import (
     PATH,
     GeneratorOptions,
+    checkpoint_option,
     generator_options,
+    model_option,
     parse_fixed,
     render_device_option,
     split_option,
+    trust_option,
 )
 
 _GENERATOR = ("preset", "shape", "material", "fixed")
@@ -22,6 +25,14 @@ _GENERATOR = ("preset", "shape", "material", "fixed")
 @main.command()
 @click.argument("dataset", type=PATH, required=False)
 @generator_options
+@model_option
+@click.option(
+    "--encoder",
+    metavar="FILE.onnx|RUN",
+    help="An encoder that follows the sliders: ONNX, or a run of `3dident train`.",
+)
+@trust_option
+@checkpoint_option
 @split_option
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="The port.  [default: 8765, or the next free one]"
@@ -40,6 +51,10 @@ def explore(
     ctx: click.Context,
     dataset: Path | None,
     generator: GeneratorOptions,
+    model: str | None,
+    encoder: str | None,
+    trust: bool,
+    checkpoint: Path | None,
     split: str | None,
     port: int | None,
     host: str,
@@ -48,13 +63,15 @@ def explore(
 ) -> None:
     """Open a page on which one moves the factors, and the image answers.
 
-    DATASET, in any form, can be looked through, and its pairs be compared with exact ones. Needs
-    the extra `explore`; matching pairs and encoders need `train`, too. Ctrl-C ends it.
+    DATASET, in any form, can be looked through, and its pairs be compared with exact ones; an
+    encoder's factors are read out on it. Needs the extra `explore`; matching pairs and encoders
+    need `train`, too. Ctrl-C ends it.
 
     \b
     Examples:
       3dident explore
-      3dident explore data/3dident --port 9000 --no-browser
+      3dident explore --model causal3dident
+      3dident explore data/3dident --encoder encoder.onnx --port 9000 --no-browser
     """
     from threedident.explore.app import explore as serve
 
@@ -66,6 +83,10 @@ def explore(
         shape=generator.shape,
         material=generator.material,
         fixed=parse_fixed(generator.fixed),
+        model=model,
+        encoder=encoder,
+        trust=trust,
+        checkpoint=checkpoint,
         split=split,
         host=host,
         port=port,
