@@ -12,9 +12,7 @@ from threedident.cli.options import (
     GeneratorOptions,
     checkpoint_option,
     generator_options,
-    model_option,
     parse_fixed,
-    render_device_option,
     split_option,
     trust_option,
 )
@@ -25,7 +23,11 @@ _GENERATOR = ("preset", "shape", "material", "fixed")
 @main.command()
 @click.argument("dataset", type=PATH, required=False)
 @generator_options
-@model_option
+@click.option(
+    "--model",
+    metavar="NAME|FILE.toml",
+    help="A causal model in place of a preset; see `3dident model`.",
+)
 @click.option(
     "--encoder",
     metavar="FILE.onnx|RUN",
@@ -45,7 +47,9 @@ _GENERATOR = ("preset", "shape", "material", "fixed")
     help="The address to listen on. Any other lets other machines in.",
 )
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
-@render_device_option
+@click.option(
+    "--device", default="auto", show_default=True, metavar="KIND", help="auto, cpu or cuda."
+)
 @click.pass_context
 def explore(
     ctx: click.Context,
@@ -64,13 +68,14 @@ def explore(
     """Open a page on which one moves the factors, and the image answers.
 
     DATASET, in any form, can be looked through, and its pairs be compared with exact ones; an
-    encoder's factors are read out on it. Needs the extra `explore`; matching pairs and encoders
+    encoder's factors are read out on it. The page opens with its generator, unless --preset or
+    --model names another. Needs the extra `explore`; matching pairs and encoders
     need `train`, too. Ctrl-C ends it.
 
     \b
     Examples:
       3dident explore
-      3dident explore --model causal3dident
+      3dident explore --model temporal-causal3dident-teapot
       3dident explore data/3dident --encoder encoder.onnx --port 9000 --no-browser
     """
     from threedident.explore.app import explore as serve

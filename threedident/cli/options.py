@@ -186,12 +186,6 @@ class ModelOptions:
         }
 
 
-model_option = click.option(
-    "--model",
-    metavar="NAME|FILE.toml",
-    help="A causal model in place of a preset; see `3dident model`. --n then counts images, pairs "
-    "or sequences.",
-)
 #: The parameters of `model_options`.
 MODEL_OPTIONS = tuple(field.name for field in dataclasses.fields(ModelOptions))
 #: Adds the options of a causal model, as a parameter `model`.
@@ -199,7 +193,12 @@ model_options = gathered(
     ModelOptions,
     "model",
     (
-        model_option,
+        click.option(
+            "--model",
+            metavar="NAME|FILE.toml",
+            help="A causal model in place of a preset; see `3dident model`. --n then counts "
+            "images, pairs or sequences.",
+        ),
         click.option(
             "--environment",
             "environments",
