@@ -186,7 +186,7 @@ def test_the_keyboard_moves_the_ends_of_a_range(page, source):
 
 def test_an_image_that_is_chosen_sets_the_sliders(page, source):
     page.click("#dataset-sheet .tile:nth-child(8)")
-    page.wait("return document.querySelector('#dataset-chosen [data-place=chosen-image]').naturalWidth")
+    page.wait("return document.querySelector('[data-place=chosen-image]').naturalWidth")
     assert np.float32(values(page)).tolist() == source.raw_latents[7].tolist()
     assert text(page, "[data-place=chosen-title]") == "Image 7"
     page.wait("return document.querySelectorAll('#dataset-chosen tbody tr').length === 10")
