@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from threedident.errors import ThreeDIdentError
-from threedident.explore import dataset_part, encoder_part, model_part, scene_part
+from threedident.explore import dataset_part, encoder_part, model_part, pairs_part, scene_part
 from threedident.explore.explorer import Answer, Explorer, Handler
 from threedident.explore.renderers import Busy, Superseded
 from threedident.plain_data import Misfit
@@ -32,6 +32,7 @@ from threedident.plain_data import Misfit
 HANDLERS: dict[str, Handler] = {
     **scene_part.HANDLERS,
     **model_part.HANDLERS,
+    **pairs_part.HANDLERS,
     **dataset_part.HANDLERS,
     **encoder_part.HANDLERS,
 }
