@@ -319,7 +319,7 @@ def test_a_newer_request_takes_the_place_of_an_older_one(tmp_path):
 @pytest.mark.parametrize(
     ("attack", "limits", "said"),
     [
-        (looping, Limits(time=1.5, memory=6), "bad.onnx was stopped after 1.5 s"),
+        (looping, Limits(time=1, memory=6), "bad.onnx was stopped after 1 s"),
         (filling_memory, Limits(60, 3), "bad.onnx needs more than the 3 GB of memory it may use"),
         (dividing, LIMITS, "the codes of image 0 are not finite"),
         (lambda path: scaled(path, externally("../../secret")), LIMITS, "outside of its folder"),

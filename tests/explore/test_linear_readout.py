@@ -15,6 +15,7 @@ from threedident.distributions import Normal
 from threedident.errors import UsageError
 from threedident.explore.controls import Control
 from threedident.explore.linear_readout import LinearReadout, Sample, draw_sample, error_of
+from threedident.explore.stored_images import StoredImages
 
 COLUMNS = (
     Column("size", "continuous", (-1.0, 1.0)),
@@ -117,7 +118,7 @@ def test_controls_find_the_factor_of_the_same_meaning():
 def test_of_a_causal_model_variables_are_read_out_as_well(tmp_path):
     model = load_model("causal3dident-recalled-primitives")
     data = open_dataset(as_rendered(tmp_path / "data", 40, sampling=Sampling(model)))
-    sample = draw_sample(data)
+    sample = draw_sample(StoredImages.of(data))
     assert [column.name for column in sample.columns[: len(model.names)]] == list(model.names)
     np.testing.assert_array_equal(
         sample.values[:, : len(model.names)], data.draws.variables[sample.numbers]
@@ -135,30 +136,30 @@ def test_errors_go_the_shorter_way_round():
 
 
 def test_images_are_spread_over_the_dataset_and_each_is_in_one_lot():
-    sample = draw_sample(MadeUp(10_000, 2, None))
+    sample = draw_sample(StoredImages.of(MadeUp(10_000, 2, None)))
     assert len(sample.numbers) == len(set(sample.numbers)) == 3000
     assert (sample.fitted.sum(), (~sample.fitted).sum()) == (2000, 1000)
     assert (sample.numbers[0], sample.numbers[-1]) == (0, 9999)
     assert np.diff(sample.numbers).max() <= 4
     for lot in (sample.fitted, ~sample.fitted):
         assert np.diff(sample.numbers[lot]).max() <= 14
-    few = draw_sample(MadeUp(31, 2, None))
+    few = draw_sample(StoredImages.of(MadeUp(31, 2, None)))
     np.testing.assert_array_equal(few.numbers, np.arange(31))
     assert 9 <= (~few.fitted).sum() <= 11
     with pytest.raises(UsageError, match="has 29 images; a read-out is fitted and measured on at"):
-        draw_sample(MadeUp(29, 2, None))
+        draw_sample(StoredImages.of(MadeUp(29, 2, None)))
 
 
 def test_images_that_depend_on_each_other_are_not_shared_between_the_lots(tmp_path):
     pairs = open_dataset(as_rendered(tmp_path / "pairs", 60, conditional=Normal(0.3)))
-    sample = draw_sample(pairs)
+    sample = draw_sample(StoredImages.of(pairs))
     assert sample.numbers[sample.fitted].max() < sample.numbers[~sample.fitted].min()
     assert (~sample.fitted).sum() == 20
 
 
 def test_of_a_grid_images_are_drawn_at_random():
     source = open_dataset("drawn:sprites")
-    sample = draw_sample(source, 200, 100)
+    sample = draw_sample(StoredImages.of(source), 200, 100)
     assert len(sample.numbers) == 300
     assert [column.kind for column in sample.columns].count("discrete") >= 1
     images = sample.source.images(sample.numbers[:3].tolist())
@@ -168,4 +169,6 @@ def test_of_a_grid_images_are_drawn_at_random():
         everything = source.factors[:, place]
         seen = np.unique(sample.values[:, place])
         assert len(seen) > 0.7 * min(len(np.unique(everything)), 30)
-    assert draw_sample(source, 200, 100).numbers.tolist() == sample.numbers.tolist()
+    assert (
+        draw_sample(StoredImages.of(source), 200, 100).numbers.tolist() == sample.numbers.tolist()
+    )

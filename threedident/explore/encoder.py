@@ -503,7 +503,7 @@ class LiveEncoder:
                 self.state = dataclasses.replace(self.state, state="failed", why=said[:1500])
 
     async def _fit(self, stored: StoredImages) -> None:
-        sample = await anyio.to_thread.run_sync(draw_sample, stored.source)
+        sample = await anyio.to_thread.run_sync(draw_sample, stored)
         warnings = await anyio.to_thread.run_sync(self._warnings, stored)
         total = len(sample.numbers)
         self.state = ReadoutState("encoding", total=total, warnings=warnings)

@@ -175,7 +175,13 @@ def _along(
         "ranges": np.ptp(own, axis=0).tolist(),
         "count": found.shape[1],
         "factors": [
-            {"name": each.name, "predicted": None if place is None else told[place].tolist()}
+            {"name": each.name, "predicted": None}
+            if readout is None or place is None
+            else {
+                "name": each.name,
+                "predicted": told[place].tolist(),
+                "circular": readout.columns[place].kind == "circular",
+            }
             for each, place in zip(scene.controls, _places(live, scene), strict=True)
         ],
         "differs": live.differs(scene) if readout is not None else "",

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from threedident.causal import CausalModel
 from threedident.columns import Column
-from threedident.datasets.formats.family import FamilySource
+from threedident.datasets.formats.grouping import grouping
 from threedident.datasets.formats.source import ImageSource
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._arrays import varying
@@ -18,6 +17,7 @@ from threedident.evaluate.metrics._kinds import Points, kinds_of_columns
 from threedident.evaluate.metrics._linear_fit import determination, fit_linear
 from threedident.evaluate.sampled_source import SampledSource, sampled
 from threedident.explore.controls import Control
+from threedident.explore.stored_images import StoredImages
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -48,21 +48,22 @@ class Sample:
     values: Float32
 
 
-def draw_sample(source: ImageSource, fitted: int = FITTED, measured: int = MEASURED) -> Sample:
+def draw_sample(stored: StoredImages, fitted: int = FITTED, measured: int = MEASURED) -> Sample:
     """Choose images of a dataset, evenly spread over it, and which of them are fitted on.
 
     Of a dataset in the order of a grid or of time, images that `sampled` draws. Where images
     depend on those beside them (pairs, views, sequences), the two lots are parts of the dataset.
 
     Args:
-        source: the dataset.
+        stored: the dataset.
         fitted: the most images to fit on.
         measured: the most images to measure on; half as many as those fitted on, or fewer.
 
     Raises:
         UsageError: the dataset has no factors, or too few images.
     """
-    columns, values = _columns_of(source)
+    source = stored.source
+    columns, values = _columns_of(stored)
     if not columns:
         raise UsageError(f"{source.root} names no factors, so that there is nothing to read out")
     chosen = sampled(source, None)
@@ -84,37 +85,17 @@ def draw_sample(source: ImageSource, fitted: int = FITTED, measured: int = MEASU
     return Sample(chosen, numbers, ~late, columns, values[numbers])
 
 
-def _columns_of(source: ImageSource) -> tuple[tuple[Column, ...], Float32]:
+def _columns_of(stored: StoredImages) -> tuple[tuple[Column, ...], Float32]:
     """A dataset's factors and their values (N, n); where it has variables, these before them."""
-    columns, values, manifest = source.factor_columns, source.factors, source.manifest
-    if isinstance(source, FamilySource):
-        variables, more = source.columns, source.variables
-    elif manifest is not None and manifest.sampling is not None:
-        draws = source.draws
-        assert draws is not None, "a dataset of a causal model has draws"
-        variables, more = _columns_of_model(manifest.sampling.model), draws.variables
-    else:
-        return tuple(columns), values
-    rest = [place for place, column in enumerate(columns) if column not in variables]
-    return (
-        (*variables, *(columns[place] for place in rest)),
-        np.concatenate([more, values[:, rest]], 1).astype(np.float32),
-    )
-
-
-def _columns_of_model(model: CausalModel) -> tuple[Column, ...]:
-    return tuple(
-        Column(each.name, each.kind, None if each.kind == "discrete" else each.range, each.values)
-        for each in model.variables
-    )
+    source = stored.source
+    rest = [k for k, each in enumerate(source.factor_columns) if each not in stored.columns]
+    columns = (*stored.columns, *(source.factor_columns[place] for place in rest))
+    return columns, np.concatenate([stored.values, source.factors[:, rest]], 1)
 
 
 def _depends_on_neighbours(source: ImageSource) -> bool:
-    manifest = source.manifest
-    if manifest is not None:
-        sampling = manifest.sampling
-        return manifest.pair_process is not None or (sampling is not None and sampling.frames > 1)
-    return source.sequences is not None or source.pairs is not None
+    paired = source.manifest is not None and source.manifest.pair_process is not None
+    return paired or grouping(source)[0] != "single" or source.sequences is not None
 
 
 @dataclasses.dataclass(frozen=True)

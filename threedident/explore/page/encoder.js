@@ -202,7 +202,8 @@ function track(control, factor) {
   ring.style.left = `${100 * kept}%`;
   const line = el("div", { class: "track", role: "img", "aria-label": words, title: words });
   // The shorter way round a circle may lead over its ends.
-  const around = control.kind === "circular" && Math.abs(from - kept) > 0.5;
+  const apart = Math.abs(factor.predicted - factor.true);
+  const around = apart - Math.abs(factor.error) > 1e-3 * apart;
   line.append(...(around ? [] : [gap]), ring, dot);
   return line;
 }
@@ -218,7 +219,7 @@ function showFactors() {
     const discrete = control.kind === "discrete";
     const error = !known ? "–" : discrete ? (factor.error ? "wrong" : "right")
       : `${factor.error < 0 ? "−" : "+"}${inWords(control, Math.abs(factor.error))}`;
-    const quality = factor.accuracy != null ? `${(100 * factor.accuracy).toFixed(0)} % right`
+    const quality = factor.accuracy != null ? `${(100 * factor.accuracy).toFixed(0)} % right of ${control.values.length} classes`
       : factor.r2 == null ? "–" : factor.r2.toFixed(3).replace("-", "−");
     // The best that any encoder can reach is the scene's: of another scene it says nothing here.
     const best = control.best_r2 === null || control.best_r2 === undefined || here.differs ? null
@@ -482,7 +483,7 @@ function factorCurves(control) {
       key: `factor-${factor.name}`,
       short: own.label,
       values,
-      turn: own.kind === "circular" ? 1 : 0,
+      turn: factor.circular ? 1 : 0,
       style: traversed ? "traversed" : `s${i % (MARKED + 1)}`,
       mark: "",
       title: traversed ? `${own.label}, read out; the dashed line is the truth.`
