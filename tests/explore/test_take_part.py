@@ -153,9 +153,11 @@ class Stored(Scene):
     """A scene of stored images."""
 
     kind = "stored"
-    generator = {"dataset": True}
     title = "data/sprites"
     controls = (Control("size", "size", kind="step", low=0, high=5),)
+
+    def __init__(self):
+        self.generator = {"dataset": True}
 
     async def images(self, values, view, *, slot=None, priority=2):
         return np.full((len(values), 8, 8, 1), 7, np.uint8)

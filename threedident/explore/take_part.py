@@ -110,9 +110,7 @@ def latents_of(scene: Scene, values: Float32) -> Float32:
     if isinstance(scene, PresetScene) or not isinstance(scene, RenderedScene):
         return values[None].astype(np.float32)
     preset = scene.preset
-    preset.require_ten_columns(
-        "take the command instead, which sets the model's variables by --do"
-    )
+    preset.require_ten_columns("take the command instead, which sets the model's variables by --do")
     rows = scene.rows(values[None]).astype(np.float64)
     low, high = np.array([preset.ranges[name] for name in FACTOR_NAMES]).T
     half = (high - low) / 2
