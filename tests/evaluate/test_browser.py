@@ -2,101 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import shutil
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
-
 import pytest
+from helpers.browser import needs_browser, running_browser
 from helpers.fake_scores import fill, hostile_run
 
 from threedident.evaluate.leaderboard.entries import read_board
 from threedident.evaluate.leaderboard.page import write_site
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-FLAGS = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
-    "--disable-dev-shm-usage",
-]
-
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="no browser: apt-get install chromium chromium-driver (Debian)",
-)
-
-
-class Browser:
-    """As much of WebDriver (W3C) as these tests need."""
-
-    def __init__(self, port):
-        self.base = f"http://127.0.0.1:{port}"
-
-    def start(self):
-        options = {"binary": CHROMIUM, "args": FLAGS}
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-        made = self.call("/session", {"capabilities": {"alwaysMatch": wanted}})
-        self.base += f"/session/{made['sessionId']}"
-
-    def call(self, path, body=None, method=None):
-        data = None if body is None else json.dumps(body).encode()
-        head = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self.base + path, data, head, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return json.load(answer)["value"]
-        except urllib.error.HTTPError as error:
-            raise AssertionError(error.read().decode()) from error
-
-    def open(self, path):
-        self.call("/url", {"url": path.as_uri()})
-
-    def run(self, script, *arguments):
-        """The value that JavaScript returns."""
-        return self.call("/execute/sync", {"script": script, "args": list(arguments)})
-
-    def click(self, selector):
-        found = self.call("/element", {"using": "css selector", "value": selector})
-        self.call(f"/element/{next(iter(found.values()))}/click", {})
-
-    def command(self, name, **parameters):
-        """One of Chromium's own commands."""
-        return self.call("/goog/cdp/execute", {"cmd": name, "params": parameters})
-
-    def width(self, pixels):
-        size = {"width": pixels, "height": 844, "deviceScaleFactor": 1, "mobile": pixels < 800}
-        self.command("Emulation.setDeviceMetricsOverride", **size)
-
-    def complaints(self):
-        """What the console has said since it was last asked."""
-        return [line["message"] for line in self.call("/se/log", {"type": "browser"})]
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
 def browser():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    driver = subprocess.Popen(
-        [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    made = Browser(port)
-    try:
-        for _ in range(300):
-            with contextlib.suppress(OSError):
-                if made.call("/status")["ready"]:
-                    break
-            time.sleep(0.1)
-        made.start()
+    with running_browser() as made:
         yield made
-        made.call("", method="DELETE")
-    finally:
-        driver.terminate()
-        driver.wait(20)
 
 
 @pytest.fixture(scope="module")

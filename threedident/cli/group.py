@@ -29,6 +29,7 @@ SECTIONS = {
         "sprites": "Draw images like those of dSprites into a file.",
     },
     "Look at it": {
+        "explore": "Open a page with sliders: scene, pairs, dataset, encoder.",
         "info": "Say what a dataset is.",
         "verify": "Check that a dataset is whole and unchanged.",
         "preview": "Write a contact sheet.",

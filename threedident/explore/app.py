@@ -5,114 +5,206 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import shlex
+import signal
 import socket
+import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from threedident.defaults import PRESET
+from threedident import defaults
 from threedident.errors import MissingExtraError, UsageError
 from threedident.presets import Preset, load_preset
 
 try:
     import uvicorn
 except ImportError as error:
-    raise MissingExtraError("uvicorn", "explore", "the page") from error
+    raise MissingExtraError(str(error.name), "explore", "the page") from error
 
 from threedident.explore.explorer import Explorer
 from threedident.explore.renderers import Renderers
 from threedident.explore.server import make_app
+from threedident.explore.stored_images import StoredImages
 
 HOST = "127.0.0.1"
 PORT = 8765
+DEVICES = ("auto", "cpu", "cuda")
 _PORTS_TRIED = 20
+_EVERYWHERE = ("0.0.0.0", "::")
 
 
 def explore(
+    dataset: str | Path | None = None,
     *,
-    preset: Preset | str | Path = PRESET,
+    preset: Preset | str | Path | None = None,
+    shape: str | Path | None = None,
+    material: str | None = None,
+    fixed: Mapping[str, float] | None = None,
+    split: str | None = None,
     host: str = HOST,
     port: int | None = None,
     browser: bool = True,
     device: str = "auto",
     processes: int | None = None,
-    token: str | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve a page on which one moves the factors, until Ctrl-C.
 
     Args:
-        preset: the generator that the page opens with, or a preset's name or file.
-        host: the address to listen on.
+        dataset: the path of a dataset in any form, or the name of images that are drawn; None:
+            none.
+        preset: the generator that the page opens with, or a preset's name or file. None: the
+            dataset's, where it is recorded, else 3dident.
+        shape: another shape than the preset's, or a mesh file.
+        material: another material than the preset's.
+        fixed: the raw values of factors that are held fixed, by name.
+        split: the split of the dataset, where its form has several.
+        host: the address to listen on. Others than 127.0.0.1 let other machines in, if they know
+            the token.
         port: the port to listen on; None: 8765, or the next that is free.
         browser: whether the page is opened in a browser.
         device: the kind of device that renders: auto, cpu or cuda.
         processes: the number of render processes; None: one for each processor, at most 4.
-        token: the secret that the address carries; None: a new one.
         say: the function that prints a line.
 
     Raises:
         UsageError: an argument does not fit, or the port is taken.
+        DatasetError: the dataset cannot be read.
     """
-    if not isinstance(preset, Preset):
-        preset = load_preset(preset)
-    listener = _listen(host, port)
-    with contextlib.closing(listener):
-        asyncio.run(
-            _serve(
-                listener,
-                preset,
-                host=host,
-                browser=browser,
-                device=device,
-                processes=processes,
-                token=token or secrets.token_urlsafe(24),
-                say=say,
-            )
-        )
-
-
-async def _serve(
-    listener: socket.socket,
-    preset: Preset,
-    *,
-    host: str,
-    browser: bool,
-    device: str,
-    processes: int | None,
-    token: str,
-    say: Callable[[str], None],
-) -> None:
+    if device not in DEVICES:
+        raise UsageError(f"device must be one of {', '.join(DEVICES)}, found {device!r:.60}")
+    if processes is not None and processes < 1:
+        raise UsageError(f"processes must be at least 1, found {processes}")
+    given, words = _given_preset(preset, shape, material, fixed)
+    stored = None if dataset is None else StoredImages(dataset, split)
+    listener = listen(host, port)
     port = listener.getsockname()[1]
-    async with Renderers(processes) as renderers:
-        explorer = Explorer(renderers, preset, device=device)
-        app = make_app(explorer, token=token, host=host, port=port)
-        config = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_graceful_shutdown=1,
-            h11_max_incomplete_event_size=2**16,
+    token = secrets.token_urlsafe(24)
+
+    async def run() -> None:
+        async with Renderers(processes) as renderers:
+            explorer = Explorer(
+                renderers, given, stored=stored, preset_options=words, device=device
+            )
+            app = make_app(explorer, token=token, host=host, port=port)
+            _announce(host, port, token, say)
+            if browser:
+                threading.Thread(
+                    target=webbrowser.open, args=(_address(host, port, token),), daemon=True
+                ).start()
+            await serve(app, listener)
+
+    with contextlib.closing(listener):
+        asyncio.run(run())
+    say("ended")
+
+
+def _given_preset(
+    preset: Preset | str | Path | None,
+    shape: str | Path | None,
+    material: str | None,
+    fixed: Mapping[str, float] | None,
+) -> tuple[Preset | None, tuple[str, ...]]:
+    """The preset that was asked for, and the options of a command that asks for it.
+
+    Returns:
+        The preset, None where nothing was asked for; and the options, empty where the preset was
+        made in Python, so that no command names it.
+
+    Raises:
+        UsageError: an argument does not fit.
+    """
+    if preset is None and shape is None and material is None and not fixed:
+        return None, ()
+    named = defaults.PRESET if preset is None else preset
+    loaded = named if isinstance(named, Preset) else load_preset(named)
+    changed = loaded.changed(
+        fixed=fixed, shape=None if shape is None else str(shape), material=material
+    )
+    if isinstance(named, Preset):
+        return changed, ()
+    words = ["--preset", str(named)]
+    words += ["--shape", str(shape)] if shape is not None else []
+    words += ["--material", material] if material is not None else []
+    for name, value in (fixed or {}).items():
+        words += ["--fix", f"{name}={value!r}"]
+    return changed, tuple(words)
+
+
+def _address(host: str, port: int, token: str) -> str:
+    name = HOST if host in _EVERYWHERE else host
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
+
+
+def _announce(host: str, port: int, token: str, say: Callable[[str], None]) -> None:
+    say(f"the page is {_address(host, port, token)}")
+    if host not in (HOST, "localhost", "::1"):
+        say(
+            f"it listens on {host}: whoever has this address can use it, and it travels "
+            "unencrypted. From elsewhere, a tunnel is safer: "
+            + shlex.join(["ssh", "-L", f"{port}:127.0.0.1:{port}", "THIS-MACHINE"])
         )
-        server = uvicorn.Server(config)
-        name = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-        address = f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
-        say(f"the page is {address}")
-        say("Ctrl-C ends it")
-        if browser:
-            asyncio.get_running_loop().run_in_executor(None, webbrowser.open, address)
+    say("Ctrl-C ends it")
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to us: uvicorn's would end us before the processes end."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+async def serve(app: object, listener: socket.socket) -> None:
+    """Serve an application until SIGINT, SIGTERM or SIGHUP.
+
+    Args:
+        app: the application.
+        listener: the socket to listen on, bound.
+    """
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=1,
+        limit_concurrency=200,
+    )
+    server = _Server(config)
+
+    def stop() -> None:
+        server.force_exit = server.should_exit  # the second time
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    main = threading.current_thread() is threading.main_thread()
+    for number in numbers if main else ():
+        loop.add_signal_handler(number, stop)
+    try:
         await server.serve(sockets=[listener])
+    finally:
+        for number in numbers if main else ():
+            loop.remove_signal_handler(number)
 
 
-def _listen(host: str, port: int | None) -> socket.socket:
-    """Open the socket, so that a port that is taken is known before anything starts.
+def listen(host: str, port: int | None) -> socket.socket:
+    """Open a socket, so that a port that is taken is known before anything starts.
+
+    Args:
+        host: the address.
+        port: the port; None: 8765, or the next that is free.
 
     Raises:
         UsageError: it cannot be listened on.
     """
+    if port is not None and not 0 <= port < 2**16:
+        raise UsageError(f"--port must lie in [0, 65535], found {port}")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = range(PORT, PORT + _PORTS_TRIED) if port is None else [port]
     reason = ""
@@ -121,13 +213,14 @@ def _listen(host: str, port: int | None) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, each))
-        except (OSError, OverflowError) as error:
+            listener.listen(64)
+        except OSError as error:
             listener.close()
-            reason = str(error)
+            reason = error.strerror or str(error)
             continue
-        listener.listen(64)
         return listener
     where = f"port {port}" if port is not None else f"ports {ports[0]} to {ports[-1]}"
     raise UsageError(
-        f"cannot listen on {where} of {host}: {reason}. Choose another port with --port"
+        f"cannot listen on {where} of {host} ({reason}): choose another port with --port, or "
+        "another address with --host"
     )

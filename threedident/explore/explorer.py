@@ -5,10 +5,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from threedident import plain_data
+from threedident import defaults, plain_data
 from threedident.explore.renderers import Renderers
 from threedident.explore.scenes import PresetScene, Scene
 from threedident.explore.stored_images import StoredImages
@@ -53,17 +53,20 @@ class Explorer:
     def __init__(
         self,
         renderers: Renderers,
-        preset: Preset,
+        preset: Preset | None = None,
         *,
         stored: StoredImages | None = None,
+        preset_options: Sequence[str] = (),
         device: str = "auto",
     ) -> None:
         """Put together what the page shows.
 
         Args:
             renderers: the processes that render.
-            preset: the generator that the page opens with.
+            preset: the generator that the page opens with; None: the dataset's, or 3dident.
             stored: the dataset, open; None: none.
+            preset_options: the options by which a command chooses the preset that was given; empty
+                where none does.
             device: the kind of device that renders.
 
         Raises:
@@ -73,12 +76,29 @@ class Explorer:
         self.device = device
         self.stored = stored
         self._presets: dict[str, Preset] = {name: load_preset(name) for name in preset_names()}
-        name = preset.name
-        if self._presets.get(name) != preset:  # of a file, or changed by options
-            name = f"{name} (as given)" if name in self._presets else name
-            self._presets = {name: preset, **self._presets}
+        self._options = {name: ("--preset", name) for name in self._presets}
+        name = defaults.PRESET if preset is None else self._offer(preset, preset_options)
         self._scenes: collections.OrderedDict[str, Scene] = collections.OrderedDict()
         self.start = self.scene({"preset": name})
+
+    def _offer(self, preset: Preset, options: Sequence[str]) -> str:
+        """Put a preset at the head of those that the page offers; return its name there."""
+        name = preset.name
+        if self._presets.get(name) == preset:
+            return name
+        if name in self._presets:  # changed by options, or a file of the same name
+            name = f"{name} (as given)"
+        self._presets = {name: preset, **self._presets}
+        self._options[name] = tuple(options)
+        return name
+
+    def preset_options(self, name: str) -> tuple[str, ...]:
+        """The options by which a command chooses a preset; empty where none does.
+
+        Args:
+            name: the preset's name on the page.
+        """
+        return self._options.get(name, ())
 
     def scene(self, generator: Any) -> Scene:
         """Find the scene that the page names.

@@ -1,0 +1,137 @@
+// What is true at this point: values, the best R2 of each factor, and what the image hides here.
+
+import { ask, clearError, debounce, el, isShown, latest, number, on, panel, point, showError, state, svg }
+  from "./core.js";
+import { inScene } from "./scene.js";
+
+// Less than this share of the strongest direction is called nearly invisible, and the page says so.
+const NEARLY = 0.05;
+let root = null;
+let measured = null;
+
+/** Add the panel. */
+export function startHere() {
+  panel({ id: "here", title: "Here", start, show: refresh });
+  on("scene", () => { measured = null; });
+  on("values", ({ moving }) => {
+    if (!isShown("here") || !root) return;
+    showTable();
+    if (!moving) later();
+    else stale();
+  });
+  on("values", ({ moving }) => { if (moving && isShown("here")) later(); });
+}
+
+function start(panelRoot) {
+  root = panelRoot;
+  root.append(
+    el("h2", {}, "What the image hides here"),
+    el("p", { class: "faint" },
+      "The Jacobian says how the image changes when a factor moves a little. Its smallest singular values ",
+      "belong to the directions of the factors in which the image changes least."),
+    el("div", { id: "hidden", "aria-live": "polite" }),
+    el("h2", {}, "The factors"),
+    el("table", { id: "factors" }),
+  );
+}
+
+function refresh() {
+  showTable();
+  later();
+}
+
+function stale() {
+  root.querySelector("#hidden").classList.add("stale");
+}
+
+const later = debounce(() => measure(), 250);
+const measure = latest(async () => {
+  if (!isShown("here")) return;
+  const box = root.querySelector("#hidden");
+  if (state.scene.kind === "stored") {
+    box.replaceChildren(el("p", {}, "These images are stored ones: there are none in between, so there is no Jacobian."));
+    return;
+  }
+  try {
+    const answer = await ask("jacobian", point(), { slot: "jacobian" });
+    if (answer === null) return;
+    measured = answer;
+    clearError(root);
+    showHidden(box);
+    showTable();
+  } catch (error) {
+    showError(root, error);
+  }
+});
+
+/** A direction in words: the factors that make most of it, with their shares. */
+function inWords(direction, factors) {
+  const order = direction.map((share, i) => [Math.abs(share), share, factors[i]]).sort((a, b) => b[0] - a[0]);
+  const kept = order.filter(([size]) => size >= 0.3).slice(0, 3);
+  return kept.map(([, share, name]) => `${name} ${share >= 0 ? "+" : "−"}${Math.abs(share).toFixed(2)}`).join(", ");
+}
+
+function labels() {
+  return new Map(state.scene.controls.map((control) => [control.name, control.label]));
+}
+
+function showHidden(box) {
+  const names = labels();
+  const factors = measured.factors.map((name) => names.get(name) ?? name);
+  const { singular_values: values, directions } = measured;
+  box.classList.remove("stale");
+  if (!values.length) {
+    box.replaceChildren(el("p", {}, "No factor can move."));
+    return;
+  }
+  const largest = values[0];
+  const last = values.length - 1;
+  const share = largest > 0 ? values[last] / largest : 0;
+  const main = directions[last].map(Math.abs);
+  const first = main.indexOf(Math.max(...main));
+  const alone = main[first] > 0.9;
+  const subject = alone ? factors[first] : `a mix of factors (${inWords(directions[last], factors)})`;
+  let sentence = `Every direction shows: the weakest, ${subject}, has ${(100 * share).toFixed(0)} % of the strongest.`;
+  if (values[last] <= 1e-6 * largest) sentence = `Here ${subject} is invisible: the image does not change with it.`;
+  else if (share < NEARLY) sentence = `Here ${subject} is nearly invisible: ${(100 * share).toFixed(1)} % of the strongest direction.`;
+  const rows = values.map((value, i) => el("tr", {},
+    el("td", {}, number(value)),
+    el("td", {}, bar(largest > 0 ? value / largest : 0)),
+    el("td", { class: "words" }, inWords(directions[i], factors)),
+  )).reverse();
+  box.replaceChildren(
+    el("p", { class: "finding", id: "finding" }, sentence),
+    el("table", { class: "singular" },
+      el("caption", { class: "faint" }, "Singular values, the smallest first, and what moves in each direction"),
+      el("tbody", {}, rows)),
+    el("p", { class: "faint" },
+      "Of images of 32 x 32 in linear light at standard quality, by central differences; per half of each ",
+      `range. "Nearly invisible" is less than ${100 * NEARLY} % of the strongest direction.`),
+  );
+}
+
+function bar(share) {
+  return svg("svg", { viewBox: "0 0 100 8", class: "share", role: "img", "aria-label": `${(100 * share).toFixed(1)} % of the largest`, preserveAspectRatio: "none" },
+    svg("rect", { x: 0, y: 0, width: 100, height: 8, class: "wash" }),
+    svg("rect", { x: 0, y: 0, width: Math.max(0.5, 100 * share), height: 8, class: "accent" }));
+}
+
+function showTable() {
+  const norms = new Map((measured?.factors ?? []).map((name, i) => [name, measured.norms[i]]));
+  const largest = Math.max(1e-12, ...norms.values());
+  const head = ["Factor", "Value", "In the scene", "Best possible R2", "Change of the image"];
+  root.querySelector("#factors").replaceChildren(
+    el("thead", {}, el("tr", {}, head.map((title) => el("th", { scope: "col" }, title)))),
+    el("tbody", {}, state.scene.controls.map((control, i) => {
+      const value = state.values[i];
+      const shown = control.kind === "discrete" ? control.values[value] : number(value);
+      const flat = control.flat.some(([low, high]) => low < value && value < high);
+      const norm = norms.get(control.name);
+      return el("tr", { "data-row": control.name },
+        el("th", { scope: "row" }, control.label),
+        el("td", {}, shown),
+        el("td", {}, flat ? `${inScene(control, value)}, in the flat part` : inScene(control, value)),
+        el("td", {}, control.best_r2 === null ? "–" : control.best_r2.toFixed(4)),
+        el("td", {}, norm === undefined ? "–" : bar(norm / largest)));
+    })));
+}

@@ -1,0 +1,23 @@
+// The page: loads the state, then its parts.
+
+import { ask, movePanel, showScene, state } from "./core.js";
+import { startScene } from "./scene.js";
+import { startHere } from "./here.js";
+
+async function main() {
+  try {
+    state.facts = await ask("state");
+  } catch (error) {
+    const line = document.getElementById("scene-error");
+    line.textContent = error.message;
+    line.hidden = false;
+    return;
+  }
+  document.getElementById("tabs").addEventListener("keydown", movePanel);
+  startScene();
+  showScene(state.facts.scene);
+  // From here on there is a scene; a part that depends on it looks at `state` when it begins.
+  startHere();
+}
+
+main();
