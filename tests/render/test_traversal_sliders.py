@@ -20,8 +20,8 @@ from threedident.render.images import render_images
 from threedident.render.traversal_sliders import check_sliders, write_sliders
 
 STEPS, SIDE = 5, 32
-#: dB. WebP keeps colours at half the resolution: at 32 pixels the worst frame has 28.8.
-LOSS = 27.0
+#: dB. WebP keeps colours at half the resolution: here the worst frame has 32.0, the median 33.3.
+LOSS = 30.0
 
 
 def cards(page):
@@ -60,7 +60,10 @@ def test_the_command_writes_a_page_whose_frames_are_the_images(cli, tmp_path):
         assert frames.size == (STEPS * SIDE, SIDE)
         for step in range(STEPS):
             frame = np.asarray(frames)[:, step * SIDE : (step + 1) * SIDE]
-            assert psnr(frame, images[step, place]) > LOSS, (file, step)
+            scores = [psnr(frame, image) for image in images[:, place]]
+            assert scores[step] > LOSS, (file, step)
+            if place < 6:  # positions and rotations: no two steps look alike
+                assert np.argmax(scores) == step, (file, step)
 
 
 def blank(steps, side=8):
