@@ -92,10 +92,18 @@ def test_other_points_and_views_go_to_other_datasets():
 
 def test_a_presets_options_are_quoted_for_a_shell(monkeypatch):
     given = ["--preset", "my own.toml", "--fix", "x=0.1"]
-    monkeypatch.setattr(Explorer, "preset_options", lambda self, name: given, raising=False)
+    monkeypatch.setattr(Explorer, "preset_options", lambda self, name: given)
     (said,) = ask(("take-command", POINT))
     assert "--preset 'my own.toml' --fix x=0.1" in said["command"]
     assert shlex.split(said["command"])[2:6] == given
+
+
+def test_a_preset_of_python_has_no_command(monkeypatch):
+    monkeypatch.setattr(Explorer, "preset_options", lambda self, name: ())
+    with pytest.raises(UsageError, match="render these latents by render_dataset"):
+        ask(("take-command", POINT))
+    (image,) = ask(("take-image", POINT | SMALL))
+    assert "Command" not in Image.open(io.BytesIO(image.content)).text
 
 
 def test_a_strip_has_the_images_of_its_factor():

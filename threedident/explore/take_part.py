@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import anyio.to_thread
@@ -89,7 +90,8 @@ async def take_strip(explorer: Explorer, data: Mapping[str, Any]) -> Answer:
     rows = np.repeat(values[None], len(along), axis=0)
     rows[:, place] = along
     images = await scene.images(rows, view, slot=slot_of(data))
-    facts = facts_of(explorer, scene, values, view, command=False)
+    facts = facts_of(explorer, scene, values, view)
+    facts.pop("Command", None)  # of one image
     facts |= {"Factor": name, "Values": json.dumps(_shortest(along))}
     content = await anyio.to_thread.run_sync(strip, images, scene, name, along, facts)
     return Answer(content, "image/png", f"3dident-{name.replace('_', '-')}.png")
@@ -139,7 +141,8 @@ def command_of(explorer: Explorer, scene: Scene, values: Float32, view: View) ->
         view: the resolution and quality.
 
     Raises:
-        UsageError: the scene's images are stored ones.
+        UsageError: no command renders it: the images are stored ones, or the preset was given as
+            an object of Python.
     """
     if not isinstance(scene, RenderedScene):
         raise UsageError(
@@ -151,7 +154,13 @@ def command_of(explorer: Explorer, scene: Scene, values: Float32, view: View) ->
         return list(own(values, view))
     latents = latents_of(scene, values)
     generator = scene.generator
-    words = ["3dident", "render", *_preset_options(explorer, str(generator["preset"]))]
+    options = explorer.preset_options(str(generator["preset"]))
+    if not options:
+        raise UsageError(
+            f"{scene.title} was given as an object of Python, which no command names: render these "
+            "latents by render_dataset, with that object as its preset"
+        )
+    words = ["3dident", "render", *options]
     for field in ("shape", "material"):
         if generator.get(field) is not None:
             words += [f"--{field}", str(generator[field])]
@@ -164,22 +173,14 @@ def command_of(explorer: Explorer, scene: Scene, values: Float32, view: View) ->
     return [*words, "--out", f"data/explored-{digest}"]
 
 
-def _preset_options(explorer: Explorer, name: str) -> Sequence[str]:
-    options = getattr(explorer, "preset_options", None)
-    return ["--preset", name] if options is None else options(name)
-
-
-def facts_of(
-    explorer: Explorer, scene: Scene, values: Float32, view: View, *, command: bool = True
-) -> dict[str, str]:
-    """The facts that an image carries: program, generator, values and command.
+def facts_of(explorer: Explorer, scene: Scene, values: Float32, view: View) -> dict[str, str]:
+    """The facts that an image carries: program, generator, values and, if there is one, command.
 
     Args:
         explorer: the page.
         scene: the scene.
         values: the values of its controls, (n,).
         view: how the image is made.
-        command: whether the command is among them.
     """
     facts = {"Software": f"threedident {toolkit_version()}", "Scene": scene.title}
     facts["Generator"] = json.dumps(dict(scene.generator), sort_keys=True)
@@ -187,7 +188,7 @@ def facts_of(
     facts["Latents"] = json.dumps(named)
     if isinstance(scene, RenderedScene):
         facts["Quality"] = view.quality
-        if command:
+        with contextlib.suppress(UsageError):
             facts["Command"] = shlex.join(command_of(explorer, scene, values, view))
     return facts
 

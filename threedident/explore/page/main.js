@@ -3,6 +3,7 @@
 import { ask, movePanel, showScene, state } from "./core.js";
 import { startScene } from "./scene.js";
 import { startHere } from "./here.js";
+import { startTake } from "./take.js";
 
 async function main() {
   try {
@@ -18,6 +19,7 @@ async function main() {
   showScene(state.facts.scene);
   // From here on there is a scene; a part that depends on it looks at `state` when it begins.
   startHere();
+  startTake();
 }
 
 main();
