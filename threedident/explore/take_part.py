@@ -244,9 +244,10 @@ def strip(
     title = f"{scene.title}: {control.label}"
     if control.scene is not None and control.kind in ("continuous", "circular"):
         low, high = control.scene
-        title += f", {control.low:g} to {control.high:g}: {low:.4g} to {high:.4g} {control.unit}"
+        ends = f"{control.low:g} to {control.high:g}"
+        title += f", {ends} ({low:.4g} to {high:.4g} {control.unit})".replace(" )", ")")
     sheet = contact_sheet(images, labels, columns=len(images))
-    return _encoded(titled(sheet, title.rstrip()), facts)
+    return _encoded(titled(sheet, title), facts)
 
 
 def _label(control: Control, value: float) -> str:

@@ -39,8 +39,8 @@ function start(panelRoot) {
       button("image", "Save the image (PNG)", saveImage),
       button("latents", "Save the latents (.npy)", saveLatents)),
     el("p", { class: "faint" },
-      "The latents are what `3dident render --latents` takes. The image has the pixels that the command ",
-      "below makes on this machine, and carries latents and command as text."),
+      "The latents are what ", el("code", {}, "3dident render --latents"), " takes. The image has the pixels ",
+      "that the command below makes on this machine, and carries latents and command as text."),
     el("h2", {}, "The command that renders it"),
     el("pre", { id: "take-command", tabindex: "0", "aria-label": "The command" }),
     el("div", { class: "take-buttons" },
@@ -105,10 +105,9 @@ const showCommand = latest(async () => {
   try {
     const answer = await ask("take-command", { ...point(), ...view() });
     line.textContent = answer.command;
-    place("note").textContent = answer.latents
-      ? `Save the latents as ${answer.latents} where you run it. It makes a dataset of one image; files that ` +
-        "it names are those that were given to `3dident explore`."
-      : "It makes a dataset of one image; files that it names are those that were given to `3dident explore`.";
+    place("note").textContent = (answer.latents
+      ? `Save the latents as ${answer.latents} where you run it. ` : "")
+      + "It makes a dataset of one image. Files of a preset or model are named as they were given to this page.";
     place("copy").disabled = false;
   } catch (error) {
     line.textContent = error.message;
@@ -127,6 +126,7 @@ function strip(resolution) {
 
 const showStrip = latest(async () => {
   const name = place("factor").value;
+  if (!name) root.classList.remove("moved");
   if (!isShown("take") || !name) return;
   const label = place("factor").selectedOptions[0].textContent;
   try {
