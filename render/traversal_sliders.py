@@ -182,7 +182,7 @@ body { margin: 0; padding: 4px; background: var(--paper); color: var(--ink);
 @media (min-width: 560px) { .factors { grid-template-columns: repeat(5, minmax(0, 1fr)); } }
 .factor { display: flex; flex-direction: column; }
 canvas { width: 100%; aspect-ratio: 1; border-radius: 4px; }
-label { margin-top: 4px; font-weight: 600; white-space: nowrap; overflow: hidden;
+label { margin-top: 4px; font-size: 13px; font-weight: 600; white-space: nowrap; overflow: hidden;
   text-overflow: ellipsis; }
 input { width: 100%; margin: 4px 0; height: 20px; accent-color: var(--accent); }
 input:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
