@@ -221,10 +221,11 @@ def hue_color(value: float, saturation: float, *, wrap: bool) -> Vector:
     return max(0.0, red), max(0.0, green), max(0.0, blue)
 
 
-def hue_colors(preset: Preset, name: str, count: int) -> tuple[str, ...]:
+def hue_colors(preset: Preset, name: str, count: int = 61) -> tuple[str, ...]:
     """The colours of a hue, evenly spaced from raw -1 to raw 1, as CSS writes them.
 
-    They are those of the surface in white light, which an image shows shaded.
+    They are those of the surface in white light, which an image shows shaded. Unwrapped hues can
+    be brighter than a screen shows: they then stay at the brightest.
 
     Args:
         preset: the generator.

@@ -26,7 +26,6 @@ PAGE = "index.html"
 #: How the frames are compressed: WebP, lossy.
 QUALITY = 85
 _WIDEST = 16383  # pixels: what WebP can hold
-_COLORS = 61  # along a hue's bar
 
 
 def check_sliders(steps: int, resolution: int) -> None:
@@ -132,8 +131,8 @@ def _bar(preset: Preset, name: str, flat: Sequence[tuple[float, float]]) -> str:
     """A hue's colours along its slider, and lines where they do not change."""
     if name not in SATURATION:
         return ""
-    colors = hue_colors(preset, name, _COLORS)
-    width = 200 / _COLORS
+    colors = hue_colors(preset, name)
+    width = 200 / len(colors)
     parts = [
         f'<rect x="{place * width:.2f}" width="{width + 0.5:.2f}" height="7" fill="{color}"/>'
         for place, color in enumerate(colors)

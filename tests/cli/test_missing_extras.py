@@ -48,3 +48,11 @@ def test_a_missing_system_library_is_named():
     )
     assert "libXi.so.6" in done.stderr
     assert "apt-get install libx11-6 libxrender1" in done.stderr
+
+
+def test_the_page_without_its_server():
+    for name in ("uvicorn", "starlette", "warp"):
+        done = without(name, "from threedident.cli import main\nmain(['explore', '--no-browser'])")
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "the page needs" in done.stderr
+        assert "pip install '.[explore]' in the checkout" in done.stderr

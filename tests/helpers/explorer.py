@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import re
+import subprocess
 
+from helpers.commands import command
 from threedident.explore.explorer import Explorer
 from threedident.explore.renderers import Renderers
 from threedident.explore.server import make_app
@@ -36,7 +40,7 @@ class Page:
 
     async def ask(self, name, body=None, **headers):
         """POST /api/NAME with the token."""
-        return await self.request("POST", f"/api/{name}", body or {}, **headers)
+        return await self.request("POST", f"/api/{name}", {} if body is None else body, **headers)
 
     async def get(self, path, **headers):
         return await self.request("GET", path, None, **headers)
@@ -99,3 +103,25 @@ def with_page(test, preset=None, **more):
             return await test(page)
 
     return asyncio.run(run())
+
+
+@contextlib.contextmanager
+def running(*words):
+    """The command, its address, and its process."""
+    process = subprocess.Popen(
+        [*command(), "explore", "--no-browser", "--port", "0", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        line = process.stdout.readline()
+        address = re.search(r"http://\S+", line)
+        assert address, line + process.stderr.read()
+        yield process, address[0]
+    finally:
+        process.kill()
+        process.wait(20)
+        process.stdout.close()
+        process.stderr.close()

@@ -45,6 +45,7 @@ PACKAGES: dict[str | None, dict[str, str]] = {
     },
     "cluster": {"ray": "ray"},
     "export": {"pyarrow": "pyarrow"},
+    "explore": {"starlette": "starlette", "uvicorn": "uvicorn"},
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import secrets
 import shlex
 import signal
@@ -18,6 +19,7 @@ from threedident.errors import MissingExtraError, UsageError
 from threedident.presets import Preset, load_preset
 
 try:
+    import starlette  # noqa: F401
     import uvicorn
 except ImportError as error:
     raise MissingExtraError(str(error.name), "explore", "the page") from error
@@ -72,10 +74,13 @@ def explore(
         UsageError: an argument does not fit, or the port is taken.
         DatasetError: the dataset cannot be read.
     """
+    _require_engine()
     if device not in DEVICES:
         raise UsageError(f"device must be one of {', '.join(DEVICES)}, found {device!r:.60}")
     if processes is not None and processes < 1:
         raise UsageError(f"processes must be at least 1, found {processes}")
+    if split is not None and dataset is None:
+        raise UsageError(f"--split {split} is of a dataset, and none is given: name its path")
     given, words = _given_preset(preset, shape, material, fixed)
     stored = None if dataset is None else StoredImages(dataset, split)
     listener = listen(host, port)
@@ -98,6 +103,18 @@ def explore(
     with contextlib.closing(listener):
         asyncio.run(run())
     say("ended")
+
+
+def _require_engine() -> None:
+    """Check that the direct engine is installed, without loading it.
+
+    Raises:
+        MissingExtraError: it is not.
+    """
+    with contextlib.suppress(ImportError):
+        if importlib.util.find_spec("warp") is not None:
+            return
+    raise MissingExtraError("warp-lang (NVIDIA Warp)", "explore", "the page")
 
 
 def _given_preset(

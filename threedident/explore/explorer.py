@@ -76,7 +76,9 @@ class Explorer:
         self.device = device
         self.stored = stored
         self._presets: dict[str, Preset] = {name: load_preset(name) for name in preset_names()}
-        self._options = {name: ("--preset", name) for name in self._presets}
+        self._options: dict[str, tuple[str, ...]] = {
+            name: ("--preset", name) for name in self._presets
+        }
         name = defaults.PRESET if preset is None else self._offer(preset, preset_options)
         self._scenes: collections.OrderedDict[str, Scene] = collections.OrderedDict()
         self.start = self.scene({"preset": name})
@@ -132,7 +134,7 @@ class Explorer:
             if data.get(field) is not None and data[field] != own:
                 changes[field] = plain_data.choice(data[field], f"generator.{field}", allowed)
         if changes:
-            preset = preset.changed(**changes)
+            preset = preset.changed(shape=changes.get("shape"), material=changes.get("material"))
         return PresetScene(preset, {**data}, self.renderers, self.device)
 
     def describe(self) -> dict[str, Any]:

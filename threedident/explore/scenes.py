@@ -27,7 +27,6 @@ UInt8 = npt.NDArray[np.uint8]
 #: The sizes that the page may ask for. Larger images are for `3dident render`.
 LEAST_SIDE, MOST_SIDE = 8, 512
 QUALITIES = ("draft", "standard")
-_COLORS = 61  # along a hue's bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,7 +213,7 @@ def factor_control(preset: Preset, name: str) -> Control:
         scene=preset.ranges[name],
         held=held,
         flat=() if held else tuple(preset.flat_ranges(name)),
-        colors=hue_colors(preset, name, _COLORS) if name in SATURATION else (),
+        colors=hue_colors(preset, name) if name in SATURATION else (),
         best_r2=preset.best_r2.get(name),
     )
 

@@ -47,16 +47,18 @@ const settle = debounce(() => draw("standard"));
 const draw = latest(async (quality) => {
   const moving = quality === "draft" && state.scene.kind !== "stored";
   const began = performance.now();
+  const now = point();
   try {
     const blob = await ask(
       "image",
-      { ...point(), resolution: SIDE, quality: moving ? "draft" : "standard", moving },
+      { ...now, resolution: SIDE, quality: moving ? "draft" : "standard", moving },
       { slot: "image" },
     );
     if (blob === null) return;
     const image = place("image");
     showBlob(image, blob);
     image.dataset.quality = moving ? "draft" : "standard";
+    image.dataset.point = JSON.stringify(now);
     const took = Math.round(performance.now() - began);
     place("status").textContent = state.scene.kind === "stored"
       ? "an image of the dataset"

@@ -1,0 +1,70 @@
+"""The command explore: what it refuses, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from helpers.explorer import running
+
+
+def children(pid):
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False
+    )
+    return [int(each) for each in listed.stdout.split()]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_a_signal_which_ends_everything(number):
+    with running() as (process, address):
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                with urllib.request.urlopen(address, timeout=10) as answer:
+                    assert b"<!doctype html>" in answer.read()
+                break
+            time.sleep(0.1)
+        below = children(process.pid)
+        assert below
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(address.partition("?")[0], timeout=10)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+        assert process.returncode == 0 and out.rstrip().endswith("ended") and err == ""
+    for pid in below:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(cli):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        said = cli("explore", "--no-browser", "--port", port, code=2).stderr
+    assert f"port {port}" in said and "--port" in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["nowhere"], "nowhere"),
+        (["--preset", "nothing"], "unknown preset"),
+        (["--material", "crystal"], "crystal"),
+        (["--fix", "x=3"], "raw value in"),
+        (["--host", "no.such.host.invalid"], "--host"),
+        (["--device", "tpu"], "device must be one of"),
+        (["--split", "train"], "dataset"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(cli, words, found):
+    said = cli("explore", "--no-browser", "--port", 0, *words, code=2).stderr
+    assert found in said and "Traceback" not in said
+    assert len(said.splitlines()) == 1
