@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -44,6 +44,10 @@ _LAST_WORDS = 2000  # bytes of its standard error that are kept
 _LAST_PIECES = 16
 _LONGEST_QUOTE = 600  # characters
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SYSTEMROOT")
+
+
+class NotFinite(UsageError):
+    """Codes that are not finite; the process that has sent them is sound."""
 
 
 class Images(Protocol):
@@ -108,7 +112,7 @@ def run_encoder(submission: Submission, dataset: Images, limits: Limits = Limits
     count = len(dataset)
     codes: Float32 | None = None
     with (
-        _Process(submission, dataset, limits) as process,
+        EncoderProcess(submission, dataset.source.shape, limits, count=count) as process,
         Progress("encoding", count) as progress,
     ):
         about = process.ready()
@@ -142,20 +146,47 @@ def _names(value: Any) -> tuple[str, ...]:
     return ()
 
 
-class _Process:
-    """The process that runs an encoder, and the messages to and from it."""
+class EncoderProcess:
+    """The process that runs an encoder, and the messages to and from it.
 
-    def __init__(self, submission: Submission, dataset: Images, limits: Limits) -> None:
+    It ends with the thread that has entered it, which must outlive it.
+
+    Attributes:
+        done: the number of images whose codes have come, for errors.
+    """
+
+    def __init__(
+        self,
+        submission: Submission,
+        shape: Sequence[int] | None,
+        limits: Limits,
+        *,
+        count: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        """Prepare the process; it starts when it is entered.
+
+        Args:
+            submission: a submission that may be run; no reference.
+            shape: (H, W, C), of every image; None: the process gets none, and says of an ONNX file
+                which it takes.
+            limits: the limits of the process; that of time holds until `renew` is called.
+            count: the number of images; None where it is not known before.
+            threads: the number of its threads; None: one for each processor.
+        """
         self._name = submission.name
         self._time_limit, self._memory = limits.time, limits.memory
-        self._count = len(dataset)
+        self._count = count
         self.done = 0
         self._deadline = time.monotonic() + limits.time
         self._looked = 0.0
         self._said = b""
         trusted = submission.kind in TRUSTED
         self._scratch = make_scratch(_SCRATCH) if trusted else None
-        height, width, channels = dataset.source.shape
+        sent = None
+        if shape is not None and submission.kind != "embeddings":
+            height, width, channels = shape
+            sent = [channels, height, width]
         path = submission.path
         self._task = protocol.task(
             {
@@ -164,8 +195,8 @@ class _Process:
                 "checkpoint": submission.checkpoint and str(submission.checkpoint.resolve()),
                 "folder": str(Path.cwd()),
                 "count": self._count,
-                "shape": None if submission.kind == "embeddings" else [channels, height, width],
-                "threads": usable_processors(),
+                "shape": sent,
+                "threads": threads or usable_processors(),
                 "memory": int(limits.memory * 1e9),
                 "file_size": _LARGEST_FILE if trusted else 0,
                 "readable": None if trusted or path is None else [str(path.resolve().parent)],
@@ -208,7 +239,7 @@ class _Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
+        self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
             with contextlib.suppress(OSError):
@@ -216,7 +247,21 @@ class _Process:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def _kill(self) -> None:
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process has ended by itself."""
+        return self._process.poll() is not None
+
+    def renew(self) -> None:
+        """Begin the limit of time anew."""
+        self._deadline = time.monotonic() + self._time_limit
+
+    def kill(self) -> None:
         """End the process and all that it has started."""
         below = descendants(self._process.pid)
         with contextlib.suppress(ProcessLookupError):
@@ -262,7 +307,7 @@ class _Process:
         finite = np.isfinite(codes).all(1)
         if not finite.all():
             first = int(np.argmin(finite))
-            raise UsageError(
+            raise NotFinite(
                 f"{self._name}: the codes of image {start + first} are not finite in float32 "
                 f"({codes[first][~np.isfinite(codes[first])][0]}; {int((~finite).sum())} of these "
                 f"{rows} images have such codes)"
@@ -326,8 +371,8 @@ class _Process:
         now = time.monotonic()
         if now > self._deadline:
             raise UsageError(
-                f"{self._name} was stopped after {self._time_limit:g} s{self._where()}: "
-                "--time-limit gives it more"
+                f"{self._name} was stopped after {self._time_limit:g} s{self._where()}"
+                f"{self._cure('--time-limit')}"
             )
         if now - self._looked > _LOOK_EVERY:
             self._looked = now
@@ -336,12 +381,15 @@ class _Process:
                 raise self._out_of_memory(f"{used / 1e9:.3g} GB in use")
 
     def _where(self) -> str:
-        return f", with {self.done} of {self._count} images done"
+        return "" if self._count is None else f", with {self.done} of {self._count} images done"
+
+    def _cure(self, option: str) -> str:
+        return "" if self._count is None else f": {option} gives it more"
 
     def _out_of_memory(self, said: str) -> UsageError:
         return UsageError(
             f"{self._name} needs more than the {self._memory:g} GB of memory it may use"
-            f"{self._where()} ({said}): --memory-limit gives it more"
+            f"{self._where()} ({said}){self._cure('--memory-limit')}"
         )
 
     def _nonsense(self) -> UsageError:

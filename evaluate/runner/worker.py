@@ -116,7 +116,7 @@ def _embeddings(path: Path, count: int) -> Encode:
     return following
 
 
-def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str, Any]]:
+def _onnx(path: Path, shape: list[int] | None, threads: int) -> tuple[Encode, dict[str, Any]]:
     from threedident.errors import MissingExtraError
     from threedident.evaluate.submissions.onnx_check import TRAINED_ON, check_graph
 
@@ -139,12 +139,14 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str,
         )
     source, target = inputs[0], outputs[0]
     takes = f"{path.name} takes {source.type} {source.shape}"
-    expected = f"expected tensor(uint8) ['B', {', '.join(map(str, shape))}], B free"
+    wanted: list[Any] = ["C", "H", "W"] if shape is None else [*shape]
+    expected = f"expected tensor(uint8) ['B', {', '.join(map(str, wanted))}], B free"
     if source.type != "tensor(uint8)" or len(source.shape) != 4:
         raise UsageError(f"{takes}: {expected}. Preprocessing belongs into the graph")
     if isinstance(source.shape[0], int):
         raise UsageError(f"{takes}, so only that many images at once: {expected}")
-    if any(isinstance(a, int) and a != b for a, b in zip(source.shape[1:], shape, strict=True)):
+    taken = [side if isinstance(side, int) else None for side in source.shape[1:]]
+    if shape and any(a not in (None, b) for a, b in zip(taken, shape, strict=True)):
         cure = _for_another_size(source.shape[1:], shape)
         raise UsageError(f"{takes}, but the test set's images are otherwise: {expected}{cure}")
     if target.type not in ("tensor(float)", "tensor(double)", "tensor(float16)"):
@@ -153,7 +155,7 @@ def _onnx(path: Path, shape: list[int], threads: int) -> tuple[Encode, dict[str,
     def encode(images: Array | None, _: int) -> Array:
         return session.run([target.name], {source.name: images})[0]
 
-    about: dict[str, Any] = {"external": list(external)}
+    about: dict[str, Any] = {"external": list(external), "takes": taken}
     with contextlib.suppress(UnicodeDecodeError):
         claim = session.get_modelmeta().custom_metadata_map.get(TRAINED_ON, "")
         about["trained_on"] = claim[:_LONGEST_CLAIM]

@@ -51,6 +51,7 @@ EXCEPTIONS = {
     ("compare-release", "--engine"): "the quick engine is enough to tell presets apart",
     ("pack", "--resolution"): "of images that are resized, and not rendered",
     ("export", "--resolution"): "of images that an encoder takes, which nobody renders",
+    ("explore", "--model"): "draws one unit, and has no --n",
     ("convert", "--shard-size"): "files of exports may hold more images",
 }
 

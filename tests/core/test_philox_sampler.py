@@ -35,7 +35,11 @@ from threedident.distributions import (
     VonMisesFisher,
     raw_box,
 )
-from threedident.distributions.philox_sampler import check_renderable, sample_pair_latents
+from threedident.distributions.philox_sampler import (
+    check_renderable,
+    sample_pair_latents,
+    sample_partners,
+)
 from threedident.errors import DatasetError, UsageError
 from threedident.factors import FACTOR_NAMES
 from threedident.latents import sample_raw_latents
@@ -150,6 +154,70 @@ def test_pairs_depend_on_seed_split_and_number_alone(indices, seed, conditional)
     assert np.array_equal(together[::-1], draw(indices[::-1]))
     for row, index in enumerate(indices):
         assert np.array_equal(together[row : row + 1], draw([index]))
+
+
+#: A point in the middle, near both ends and at one.
+GIVEN = np.array([0, 0.5, -0.5, 0.9, -0.9, 0.99, -0.99, 1, -1, 0.25], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("conditional", "scale", "beta"),
+    [
+        (Normal(0.3), 0.3 * math.sqrt(2), 2),
+        (Laplace(0.2), 0.2, 1),
+        (GeneralizedNormal(0.5, 3), 0.5, 3),
+    ],
+    ids=str,
+)
+def test_partners_of_a_given_point_follow_the_truncated_conditional(conditional, scale, beta):
+    z_tilde = sample_partners(GIVEN, PAIRS, conditional=conditional, seed=1)
+    assert z_tilde.shape == (PAIRS, 10)
+    assert z_tilde.dtype == np.float32
+    found = ranks(GIVEN.astype(np.float64), z_tilde.astype(np.float64), scale, beta)
+    for column in range(10):
+        fits(found[:, column], stats.uniform.cdf)
+    uncorrelated(*found.T)
+
+
+def test_partners_of_a_given_point_agree_with_the_sampler_in_torch():
+    import torch
+
+    conditional = PerFactor.by_name(
+        {"position": Change(Normal(0.5), (1, 2)), "rotation": Uniform()}
+        | {"spotlight": Unchanged(), "hue": Laplace(0.3)}
+    )
+    here = sample_partners(GIVEN, PAIRS, conditional=conditional, seed=2)
+    z = torch.from_numpy(GIVEN).expand(PAIRS, -1)
+    expected = conditional.sample(raw_box(), z, generator=torch.Generator().manual_seed(0)).numpy()
+    for column in range(10):
+        fits(here[:, column], expected[:, column])
+    counts = [np.bincount((each != GIVEN)[:, :3].sum(1), minlength=4) for each in (here, expected)]
+    assert all(count[[0, 3]].sum() == 0 for count in counts)
+    assert stats.chi2_contingency([count[1:3] for count in counts]).pvalue > UNLIKELY
+
+
+def test_partners_of_a_given_point_depend_on_seed_and_number_alone():
+    def draw(count, seed):
+        return sample_partners(GIVEN, count, conditional=Laplace(0.1), seed=seed)
+
+    assert np.array_equal(draw(7, 3)[:4], draw(4, 3))
+    assert not (draw(7, 3) == draw(7, 4))[:, :7].any()
+    z, z_tilde = pairs(Laplace(0.1), 1)
+    around = sample_partners(z[0], 1, conditional=Laplace(0.1), seed=0)
+    assert not (around == z_tilde).any()  # other random numbers than those of rendered pairs
+
+
+def test_partners_of_no_point():
+    for z, seed, message in (
+        (GIVEN[:9], 0, "expected shape"),
+        (1.5 * GIVEN, 0, "is not a point of"),
+        (np.full(10, np.nan), 0, "is not a point of"),
+        (GIVEN, -1, "seed"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            sample_partners(z, 1, conditional=Uniform(), seed=seed)
+    with pytest.raises(UsageError, match=r"from beta 0\.2 on"):
+        sample_partners(GIVEN, 1, conditional=GeneralizedNormal(0.1, 0.1), seed=0)
 
 
 def test_pairs_never_change():

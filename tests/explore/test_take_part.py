@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import shlex
 
 import numpy as np
 import pytest
+from helpers.commands import run_command
+from helpers.explorer import Answered, with_page
+from helpers.fake_dataset import make
 from PIL import Image
 
-from threedident.cli import main
 from threedident.datasets.formats import open_dataset
 from threedident.errors import UsageError
 from threedident.explore import take_part
 from threedident.explore.controls import Control
 from threedident.explore.explorer import Explorer
-from threedident.explore.renderers import Renderers
-from threedident.explore.scenes import Scene
+from threedident.explore.stored_images import StoredImages
+from threedident.explore.stored_scene import StoredScene
+from threedident.explore.take_part import latents_of
 from threedident.latents import load_raw_latents
 from threedident.plain_data import Misfit
 from threedident.presets import load_preset
@@ -28,19 +30,18 @@ VALUES = [0.1, -0.2, 0.3, 0.4, -0.5, 0.6, 0.7, -0.8, 0.9, -1]
 POINT = {"generator": {"preset": "3dident"}, "values": VALUES}
 
 
-def ask(*requests, preset="3dident"):
+def ask(*requests):
     """The answers of a page to requests: each its name, and what is asked."""
 
-    async def answers():
-        async with Renderers(1) as renderers:
-            explorer = Explorer(renderers, load_preset(preset))
-            return [await take_part.HANDLERS[name](explorer, data) for name, data in requests]
+    async def answers(page):
+        return [await take_part.HANDLERS[name](page.explorer, data) for name, data in requests]
 
-    return asyncio.run(answers())
+    return with_page(answers)
 
 
 def pixels(answer):
-    return np.asarray(Image.open(io.BytesIO(answer.content)))
+    content = answer.body if isinstance(answer, Answered) else answer.content
+    return np.asarray(Image.open(io.BytesIO(content)))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_the_command_makes_the_image_from_the_latents(tmp_path, generator):
     np.testing.assert_array_equal(read, np.array([VALUES], np.float32))
     words = shlex.split(said["command"])
     assert words[:2] == ["3dident", "render"]
-    main.main([*words[1:], "--workers", "1"], "3dident", standalone_mode=False)
+    run_command(*words[1:], "--workers", 1)
     made = open_dataset(words[words.index("--out") + 1])
     np.testing.assert_array_equal(pixels(image), made.images([0])[0])
     assert pixels(image).shape == (24, 24, 3)
@@ -100,7 +101,7 @@ def test_a_presets_options_are_quoted_for_a_shell(monkeypatch):
 
 def test_a_preset_of_python_has_no_command(monkeypatch):
     monkeypatch.setattr(Explorer, "preset_options", lambda self, name: ())
-    with pytest.raises(UsageError, match="render these latents by render_dataset"):
+    with pytest.raises(UsageError, match="call render_dataset with them"):
         ask(("take-command", POINT))
     (image,) = ask(("take-image", POINT | SMALL))
     assert "Command" not in Image.open(io.BytesIO(image.content)).text
@@ -157,26 +158,80 @@ def test_a_factor_that_is_held_has_no_strip():
         ask(("take-strip", point | SMALL | {"factor": "psi", "steps": 3}))
 
 
-class Stored(Scene):
-    """A scene of stored images."""
+@pytest.mark.parametrize("name", ["causal3dident-recalled-primitives", "3dident-views"])
+def test_the_command_of_a_model_holds_its_variables_at_the_sliders(name):
+    async def run(page):
+        scene = page.explorer.scene({"model": name})
+        values = [
+            control.start if control.held else _moved(control, place)
+            for place, control in enumerate(scene.controls)
+        ]
+        request = {"generator": {"model": name}, "values": values, **SMALL}
+        return [await page.ask(each, request) for each in ("take-image", "take-command")]
 
-    kind = "stored"
-    title = "data/sprites"
-    controls = (Control("size", "size", kind="step", low=0, high=5),)
+    image, said = with_page(run)
+    words = shlex.split(said.json()["command"])
+    assert said.json()["latents"] is None
+    assert words[:4] == ["3dident", "render", "--model", name]
+    run_command(*words[1:], "--workers", 1)
+    made = open_dataset(words[words.index("--out") + 1])
+    assert len(made) == 1
+    np.testing.assert_array_equal(pixels(image), made.images([0])[0])
 
-    def __init__(self):
-        self.generator = {"dataset": True}
 
-    async def images(self, values, view, *, slot=None, priority=2):
-        return np.full((len(values), 8, 8, 1), 7, np.uint8)
+def _moved(control, place):
+    """A value that a slider can have, other for each control."""
+    if control.kind == "discrete":
+        return len(control.values) - 1
+    return round(control.low + (control.high - control.low) * (0.2 + 0.03 * place), 3)
 
 
-def test_of_stored_images_one_takes_the_factors_and_the_image(monkeypatch):
-    monkeypatch.setattr(Explorer, "_make", lambda self, data: Stored())
-    point = {"generator": {"dataset": True}, "values": [3]}
-    latents, image = ask(("take-latents", point), ("take-image", point))
-    assert np.load(io.BytesIO(latents.content)).tolist() == [[3]]
-    assert (pixels(image) == 7).all()
-    assert json.loads(Image.open(io.BytesIO(image.content)).text["Latents"]) == {"size": 3}
-    with pytest.raises(UsageError, match="take the image and its factors"):
-        ask(("take-command", point))
+def test_latents_of_a_model_whose_scene_has_ten_columns():
+    async def run(page):
+        scene = page.explorer.scene({"model": "3dident-views"})
+        values = [_moved(control, place) for place, control in enumerate(scene.controls)]
+        request = {"generator": {"model": "3dident-views"}, "values": values}
+        answer = await page.ask("take-latents", request)
+        more = page.explorer.scene({"model": "causal3dident-recalled-primitives"})
+        start = [control.start for control in more.controls]
+        refused = await page.ask("take-latents", {"generator": more.generator, "values": start})
+        return scene, scene.rows(np.array([values], np.float32)), answer, refused
+
+    scene, rows, answer, refused = with_page(run)
+    raw = np.load(io.BytesIO(answer.body))
+    assert (raw.shape, raw.dtype) == ((1, 10), np.float32)
+    np.testing.assert_allclose(scene.preset.to_scene(raw), rows, atol=1e-6)
+    assert refused.status == 400
+    assert "take the command instead" in refused.error
+
+
+def test_of_stored_images_one_takes_the_image_and_its_factors():
+    stored = StoredImages("drawn:sprites:3x2x4x3x2")
+    point = {"generator": {"dataset": True}, "values": [1, 1, 2, 0, 1]}
+
+    async def run(page):
+        names = ("take-latents", "take-image", "take-command")
+        strip = point | {"factor": page.explorer.start.names[2], "steps": 3}
+        return [await page.ask(name, point) for name in names] + [
+            await page.ask("take-strip", strip)
+        ]
+
+    latents, image, command, strip = with_page(run, stored=stored)
+    number = int(stored.source.grid.index(np.array([point["values"]]))[0])
+    assert np.load(io.BytesIO(latents.body)).tolist() == [point["values"]]
+    np.testing.assert_array_equal(pixels(image), stored.source.images([number])[0][..., 0])
+    text = Image.open(io.BytesIO(image.body)).text
+    assert list(json.loads(text["Latents"]).values()) == point["values"]
+    assert command.status == 400
+    assert "take the image and its factors" in command.error
+    assert strip.status == 200
+
+
+def test_the_factors_that_are_taken_are_those_of_the_nearest_image(tmp_path):
+    make(tmp_path / "noise", 30)
+    stored = StoredImages(tmp_path / "noise")
+    scene = StoredScene(stored)
+    near = stored.values[7] + 1e-3
+    assert latents_of(scene, near.astype(np.float32)).tolist() == [
+        stored.values[7].astype(np.float32).tolist()
+    ]

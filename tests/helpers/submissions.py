@@ -101,6 +101,47 @@ def scaled(path, tensor):
     return save_onnx(path, nodes, initializers=[AXES, tensor])
 
 
+def looping(path):
+    """A model that is plain ONNX and does not come to an end."""
+    number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    goes_on = helper.make_tensor_value_info("going", TensorProto.BOOL, [])
+    value = helper.make_tensor_value_info("value", TensorProto.FLOAT, ["B", 3])
+    graph = helper.make_graph(
+        [
+            helper.make_node("Identity", ["going"], ["still"]),
+            helper.make_node("Sin", ["value"], ["next"]),
+        ],
+        "body",
+        [number, goes_on, value],
+        [
+            helper.make_tensor_value_info("still", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, ["B", 3]),
+        ],
+    )
+    nodes = [
+        *mean_nodes("means"),
+        helper.make_node("Loop", ["", "yes", "means"], ["z_hat"], body=graph),
+    ]
+    return save_onnx(path, nodes, initializers=[AXES, weight("yes", np.array(True))])
+
+
+def filling_memory(path):
+    """A model that asks for 2^36 floats."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["much"], ["zeros"]),
+        helper.make_node("ReduceMax", ["zeros"], ["most"], keepdims=0),
+        *mean_nodes("means"),
+        helper.make_node("Add", ["means", "most"], ["z_hat"]),
+    ]
+    return save_onnx(path, nodes, initializers=[AXES, weight("much", np.array([1 << 36]))])
+
+
+def dividing(path):
+    """A model that divides zero by zero where an image is black."""
+    nodes = [*mean_nodes("means"), helper.make_node("Div", ["means", "means"], ["z_hat"])]
+    return save_onnx(path, nodes, initializers=[AXES])
+
+
 FACTORIES = """
     import os, sys, mmap, socket, time
     import numpy as np

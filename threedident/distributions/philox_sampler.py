@@ -16,15 +16,16 @@ import numpy.typing as npt
 
 from threedident.distributions.families import Additive, Distribution, Uniform
 from threedident.distributions.pair_process import Change, PerFactor, Unchanged
-from threedident.distributions.spaces import Box, raw_box
+from threedident.distributions.spaces import Box, check_points, raw_box
 from threedident.errors import UsageError
-from threedident.latents import SPLITS, sample_raw_latents
+from threedident.latents import SPLITS, check_seed_and_split, sample_raw_latents
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 _LEAST_BETA = 0.2  # below it next to no candidate is accepted
 _PARTNERS = 1  # the third word of the generator's counter; 0 there gives z
+_AROUND = 2  # the same for partners of a z that is given
 
 
 class _Stream:
@@ -34,11 +35,12 @@ class _Stream:
         seed: the seed, 0 <= seed < 2^64.
         split: train, val or test.
         pair: the number of the pair.
+        purpose: the third word of the counter, which keeps streams apart.
     """
 
-    def __init__(self, seed: int, split: str, pair: int) -> None:
+    def __init__(self, seed: int, split: str, pair: int, purpose: int = _PARTNERS) -> None:
         key = np.array([seed, SPLITS[split]], np.uint64)
-        counter = np.array([0, pair, _PARTNERS, 0], np.uint64)
+        counter = np.array([0, pair, purpose, 0], np.uint64)
         self._words = np.random.Philox(key=key, counter=counter)
 
     def uniform(self, count: int) -> Float64:
@@ -73,6 +75,37 @@ def sample_pair_latents(
             z = anchors[row].astype(np.float64)
             anchors[row] = _draw(conditional, raw_box(), z, stream)
     return anchors
+
+
+def sample_partners(
+    z: npt.ArrayLike, count: int, *, conditional: Distribution, seed: int
+) -> Float32:
+    """Draw partners z~ of a given z, exactly.
+
+    Partner i depends on z, the conditional, the seed and i alone. None is that of a rendered pair:
+    their random numbers are others.
+
+    Args:
+        z: the raw latents of the anchor, (10,) in [-1, 1].
+        count: the number of partners.
+        conditional: the conditional p(z~ | z) on [-1, 1]^10, in raw units.
+        seed: the seed, 0 <= seed < 2^64.
+
+    Returns:
+        The raw latents of the partners, (count, 10) float32 in [-1, 1].
+
+    Raises:
+        UsageError: an argument does not fit.
+    """
+    check_renderable(conditional)
+    check_seed_and_split(seed, "train")
+    anchor = np.asarray(z, np.float32)
+    check_points(raw_box(), anchor[None], "z")
+    partners = np.empty((count, len(anchor)), np.float32)
+    for row in range(count):
+        stream = _Stream(seed, "train", row, _AROUND)
+        partners[row] = _draw(conditional, raw_box(), anchor.astype(np.float64), stream)
+    return partners
 
 
 def check_renderable(conditional: Distribution) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from threedident import defaults
+from threedident.causal import CausalModel, load_model
 from threedident.errors import MissingExtraError, UsageError
 from threedident.presets import Preset, load_preset
 
@@ -24,6 +25,7 @@ try:
 except ImportError as error:
     raise MissingExtraError(str(error.name), "explore", "the page") from error
 
+from threedident.explore.encoder import LiveEncoder
 from threedident.explore.explorer import Explorer
 from threedident.explore.renderers import Renderers
 from threedident.explore.server import make_app
@@ -43,6 +45,10 @@ def explore(
     shape: str | Path | None = None,
     material: str | None = None,
     fixed: Mapping[str, float] | None = None,
+    model: CausalModel | str | Path | None = None,
+    encoder: str | Path | None = None,
+    trust: bool = False,
+    checkpoint: Path | None = None,
     split: str | None = None,
     host: str = HOST,
     port: int | None = None,
@@ -61,6 +67,11 @@ def explore(
         shape: another shape than the preset's, or a mesh file.
         material: another material than the preset's.
         fixed: the raw values of factors that are held fixed, by name.
+        model: a causal model that the page opens with in place of a preset, or its name or file.
+        encoder: an ONNX file, the encoder of a run of `3dident train` or its folder, or another
+            submission that `3dident evaluate` runs; None: none.
+        trust: whether code of the encoder's authors may be run (Python, torch).
+        checkpoint: the file that a Python factory is handed.
         split: the split of the dataset, where its form has several.
         host: the address to listen on. Others than 127.0.0.1 let other machines in, if they know
             the token.
@@ -73,6 +84,7 @@ def explore(
     Raises:
         UsageError: an argument does not fit, or the port is taken.
         DatasetError: the dataset cannot be read.
+        MissingExtraError: what the page needs is not installed.
     """
     _require_engine()
     if device not in DEVICES:
@@ -82,16 +94,37 @@ def explore(
     if split is not None and dataset is None:
         raise UsageError(f"--split {split} is of a dataset, and none is given: name its path")
     given, words = _given_preset(preset, shape, material, fixed)
+    if model is not None and given is not None:
+        raise UsageError(
+            "--model has a scene of its own: leave out --preset, --shape, --material and --fix"
+        )
+    source = "" if model is None or isinstance(model, CausalModel) else str(model)
+    loaded = load_model(model) if isinstance(model, str | Path) else model
     stored = None if dataset is None else StoredImages(dataset, split)
+    if encoder is None and (trust or checkpoint is not None):
+        raise UsageError("--trust and --checkpoint are of an encoder: add --encoder")
+    live = None
+    if encoder is not None:
+        live = LiveEncoder(encoder, stored=stored, trust=trust, checkpoint=checkpoint)
     listener = listen(host, port)
     port = listener.getsockname()[1]
     token = secrets.token_urlsafe(24)
 
     async def run() -> None:
-        async with Renderers(processes) as renderers:
+        async with contextlib.AsyncExitStack() as stack:
+            renderers = await stack.enter_async_context(Renderers(processes))
             explorer = Explorer(
-                renderers, given, stored=stored, preset_options=words, device=device
+                renderers,
+                given,
+                stored=stored,
+                encoder=live,
+                preset_options=words,
+                model=loaded,
+                model_source=source,
+                device=device,
             )
+            if live is not None:
+                await stack.enter_async_context(live)
             app = make_app(explorer, token=token, host=host, port=port)
             _announce(host, port, token, say)
             if browser:

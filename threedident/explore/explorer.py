@@ -9,9 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from threedident import defaults, plain_data
+from threedident.causal import CausalModel
+from threedident.errors import UsageError
+from threedident.explore.encoder import LiveEncoder
+from threedident.explore.model_scene import Models
 from threedident.explore.renderers import Renderers
 from threedident.explore.scenes import PresetScene, Scene
 from threedident.explore.stored_images import StoredImages
+from threedident.explore.stored_scene import StoredScene, why_stored
 from threedident.plain_data import Misfit
 from threedident.presets import BUILT_IN_SHAPES, Preset, load_preset, preset_names
 from threedident.render.quality import DIRECT_MATERIALS
@@ -47,6 +52,8 @@ class Explorer:
         renderers: the processes that render.
         device: the kind of device that renders: auto, cpu or cuda.
         stored: the dataset that was given, open; None without.
+        models: the causal models that the page offers.
+        encoder: the encoder that was given; None without.
         start: the scene that the page opens with.
     """
 
@@ -56,7 +63,10 @@ class Explorer:
         preset: Preset | None = None,
         *,
         stored: StoredImages | None = None,
+        encoder: LiveEncoder | None = None,
         preset_options: Sequence[str] = (),
+        model: CausalModel | None = None,
+        model_source: str = "",
         device: str = "auto",
     ) -> None:
         """Put together what the page shows.
@@ -65,31 +75,69 @@ class Explorer:
             renderers: the processes that render.
             preset: the generator that the page opens with; None: the dataset's, or 3dident.
             stored: the dataset, open; None: none.
+            encoder: the encoder that follows the sliders; None: none. Whoever made it closes it.
             preset_options: the options by which a command chooses the preset that was given; empty
                 where none does.
+            model: the causal model that the page opens with; None: the preset.
+            model_source: the name or the file by which a command chooses that model; empty where
+                none does.
             device: the kind of device that renders.
 
         Raises:
-            UsageError: the preset cannot be explored.
+            UsageError: the preset or the model cannot be explored.
         """
         self.renderers = renderers
         self.device = device
         self.stored = stored
+        self.encoder = encoder
         self._presets: dict[str, Preset] = {name: load_preset(name) for name in preset_names()}
         self._options: dict[str, tuple[str, ...]] = {
             name: ("--preset", name) for name in self._presets
         }
-        name = defaults.PRESET if preset is None else self._offer(preset, preset_options)
         self._scenes: collections.OrderedDict[str, Scene] = collections.OrderedDict()
-        self.start = self.scene({"preset": name})
+        self._why_stored = "" if stored is None else why_stored(stored)
+        shown = stored if not self._why_stored else None  # whose scene can be rendered
+        self.models = Models(model, model_source, shown.model if shown else None)
+        self._of_dataset = self._generator_of(shown)
+        start = self.generator_of_dataset() or {"preset": defaults.PRESET}
+        if preset is not None:
+            start = {"preset": self._offer(preset, preset_options, "as given")}
+        if model is not None:
+            start = {"model": self.models.given}
+        self.start = self.scene(start)
 
-    def _offer(self, preset: Preset, options: Sequence[str]) -> str:
+    def generator_of_dataset(self) -> dict[str, Any] | None:
+        """The generator of the dataset's images; None without a dataset.
+
+        It is its causal model or its preset, where that is recorded and can be rendered here, and
+        otherwise the dataset itself: `{"dataset": true}`.
+        """
+        if self.stored is None:
+            return None
+        return dict(self._of_dataset or {"dataset": True})
+
+    def _generator_of(self, stored: StoredImages | None) -> dict[str, Any] | None:
+        """The generator that renders a dataset's images; None where there is none."""
+        if stored is None or stored.preset is None:
+            return None
+        name = self.models.of_dataset
+        generator = {"model": name}
+        if not name:
+            generator = {"preset": self._offer(stored.preset, (), "of the dataset")}
+        try:
+            self.scene(generator)
+        except UsageError as error:
+            self._why_stored = str(error)
+            return None
+        return generator
+
+    def _offer(self, preset: Preset, options: Sequence[str], words: str) -> str:
         """Put a preset at the head of those that the page offers; return its name there."""
         name = preset.name
         if self._presets.get(name) == preset:
             return name
         if name in self._presets:  # changed by options, or a file of the same name
-            name = f"{name} (as given)"
+            name = f"{name} ({words})"
         self._presets = {name: preset, **self._presets}
         self._options[name] = tuple(options)
         return name
@@ -106,7 +154,8 @@ class Explorer:
         """Find the scene that the page names.
 
         Args:
-            generator: `{"preset": NAME}`, to which `shape` and `material` can be added.
+            generator: `{"preset": NAME}`, to which `shape` and `material` can be added; or
+                `{"model": NAME}`, or `{"dataset": true}`.
 
         Raises:
             Misfit: it names none.
@@ -124,6 +173,13 @@ class Explorer:
         return scene
 
     def _make(self, data: Mapping[str, Any]) -> Scene:
+        if "model" in data:
+            return self.models.scene(data, self.renderers, self.device)
+        if data.get("dataset") is True:
+            plain_data.refuse_unknown(data, ("dataset",), "generator")
+            if self.stored is None:
+                raise UsageError("no dataset was given: name one, as in `3dident explore DATASET`")
+            return StoredScene(self.stored, self._why_stored)
         plain_data.refuse_unknown(data, ("preset", "shape", "material"), "generator")
         name = plain_data.choice(data.get("preset"), "generator.preset", tuple(self._presets))
         preset = self._presets[name]
@@ -152,6 +208,10 @@ class Explorer:
             ],
             "shapes": list(BUILT_IN_SHAPES),
             "materials": list(DIRECT_MATERIALS),
+            "dataset": self.stored.facts() if self.stored else None,
+            "models": list(self.models.names),
+            "generator_of_dataset": self.generator_of_dataset(),
+            "encoder": None if self.encoder is None else self.encoder.describe(),
         }
 
 

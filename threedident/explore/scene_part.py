@@ -18,8 +18,10 @@ from threedident.explore.scenes import RenderedScene, View, check_view, require_
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
-#: How the Jacobian is taken: the view, and half of the distance of two images, in raw units.
-JACOBIAN_VIEW = View(32, "standard")
+#: How the Jacobian is taken: the view, the pixels along each side that are averaged, which takes
+#: their noise away, and half of the distance of two images, in raw units.
+JACOBIAN_VIEW = View(64, "standard")
+AVERAGED = 2
 STEP = 0.02
 
 
@@ -96,7 +98,9 @@ async def jacobian_at(
         ends[2 * row, place] = max(values[place] - step, control.low)
         ends[2 * row + 1, place] = min(values[place] + step, control.high)
     images = await scene.linear(ends, JACOBIAN_VIEW, slot=slot)
-    flat = images.reshape(len(places), 2, -1).astype(np.float64)
+    side = JACOBIAN_VIEW.resolution // AVERAGED
+    blocks = images.astype(np.float64).reshape(-1, side, AVERAGED, side, AVERAGED, 3)
+    flat = blocks.mean((2, 4)).reshape(len(places), 2, -1)
     halves = np.array([(c.high - c.low) / 2 for c in (scene.controls[p] for p in places)])
     columns = np.array(places)
     widths = ends[1::2, columns].diagonal() - ends[::2, columns].diagonal()

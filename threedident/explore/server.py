@@ -23,13 +23,27 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from threedident.errors import ThreeDIdentError
-from threedident.explore import scene_part, take_part
+from threedident.explore import (
+    dataset_part,
+    encoder_part,
+    model_part,
+    pairs_part,
+    scene_part,
+    take_part,
+)
 from threedident.explore.explorer import Answer, Explorer, Handler
 from threedident.explore.renderers import Busy, Superseded
 from threedident.plain_data import Misfit
 
 #: All that the page can ask for, by name: POST /api/NAME.
-HANDLERS: dict[str, Handler] = {**scene_part.HANDLERS, **take_part.HANDLERS}
+HANDLERS: dict[str, Handler] = {
+    **scene_part.HANDLERS,
+    **model_part.HANDLERS,
+    **pairs_part.HANDLERS,
+    **dataset_part.HANDLERS,
+    **encoder_part.HANDLERS,
+    **take_part.HANDLERS,
+}
 
 LARGEST_REQUEST = 64 * 1024  # bytes
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}

@@ -20,13 +20,10 @@ from threedident import plain_data
 from threedident.errors import UsageError
 from threedident.explore.controls import Control
 from threedident.explore.explorer import Answer, Explorer, Handler, point_of, slot_of
-from threedident.explore.scenes import (
-    PresetScene,
-    RenderedScene,
-    Scene,
-    View,
-    check_view,
-)
+from threedident.explore.model_scene import ModelScene
+from threedident.explore.model_scene import command_of as command_of_model
+from threedident.explore.scenes import PresetScene, RenderedScene, Scene, View, check_view
+from threedident.explore.stored_scene import StoredScene
 from threedident.factors import FACTOR_NAMES
 from threedident.plain_data import Misfit
 from threedident.render.figures import contact_sheet, titled
@@ -48,7 +45,7 @@ async def take_latents(explorer: Explorer, data: Mapping[str, Any]) -> Answer:
     """
     plain_data.refuse_unknown(data, _POINT)
     scene, values = point_of(explorer, data)
-    latents = latents_of(scene, values)
+    latents = await anyio.to_thread.run_sync(latents_of, scene, values)
     content = io.BytesIO()
     np.save(content, latents, allow_pickle=False)
     return Answer(content.getvalue(), "application/octet-stream", latents_name(latents))
@@ -60,7 +57,7 @@ async def take_image(explorer: Explorer, data: Mapping[str, Any]) -> Answer:
     scene, values = point_of(explorer, data)
     view = check_view(data)
     images = await scene.images(values[None], view, slot=slot_of(data))
-    facts = facts_of(explorer, scene, values, view)
+    facts = await anyio.to_thread.run_sync(facts_of, explorer, scene, values, view)
     content = await anyio.to_thread.run_sync(small_png, images[0], facts)
     return Answer(content, "image/png", "3dident-image.png")
 
@@ -69,7 +66,8 @@ async def take_command(explorer: Explorer, data: Mapping[str, Any]) -> Mapping[s
     """Answer with the command line that renders the sliders' point, and its latents' file."""
     plain_data.refuse_unknown(data, _VIEW)
     scene, values = point_of(explorer, data)
-    words = command_of(explorer, scene, values, check_view(data))
+    view = check_view(data)
+    words = await anyio.to_thread.run_sync(command_of, explorer, scene, values, view)
     file = words[words.index("--latents") + 1] if "--latents" in words else None
     return {"command": shlex.join(words), "latents": file}
 
@@ -90,7 +88,7 @@ async def take_strip(explorer: Explorer, data: Mapping[str, Any]) -> Answer:
     rows = np.repeat(values[None], len(along), axis=0)
     rows[:, place] = along
     images = await scene.images(rows, view, slot=slot_of(data))
-    facts = facts_of(explorer, scene, values, view)
+    facts = await anyio.to_thread.run_sync(facts_of, explorer, scene, values, view)
     facts.pop("Command", None)  # of one image
     facts |= {"Factor": name, "Values": json.dumps(_shortest(along))}
     content = await anyio.to_thread.run_sync(strip, images, scene, name, along, facts)
@@ -100,7 +98,7 @@ async def take_strip(explorer: Explorer, data: Mapping[str, Any]) -> Answer:
 def latents_of(scene: Scene, values: Float32) -> Float32:
     """The raw latents (1, 10) that `3dident render --latents` takes for a point.
 
-    Those of a stored scene are its factors, (1, n).
+    Of stored images they are the factors (1, n) of the one that is shown.
 
     Args:
         scene: the scene.
@@ -109,10 +107,14 @@ def latents_of(scene: Scene, values: Float32) -> Float32:
     Raises:
         UsageError: ten numbers do not say all of its scene.
     """
-    if isinstance(scene, PresetScene) or not isinstance(scene, RenderedScene):
+    if isinstance(scene, StoredScene):
+        numbers, _ = scene.numbers(values[None])
+        return scene.values_of(int(numbers[0]))[None]
+    if not isinstance(scene, RenderedScene) or isinstance(scene, PresetScene):
         return values[None].astype(np.float32)
+    cure = "take the command instead, which sets the model's variables by --do"
     preset = scene.preset
-    preset.require_ten_columns("take the command instead, which sets the model's variables by --do")
+    preset.require_ten_columns(cure)
     rows = scene.rows(values[None]).astype(np.float64)
     low, high = np.array([preset.ranges[name] for name in FACTOR_NAMES]).T
     half = (high - low) / 2
@@ -120,8 +122,8 @@ def latents_of(scene: Scene, values: Float32) -> Float32:
     if np.abs(raw).max() > 1 + _NEARLY:
         off = FACTOR_NAMES[int(np.abs(raw[0]).argmax())]
         raise UsageError(
-            f"{off} lies outside of its scene's range, where raw latents are in [-1, 1]: take the "
-            "command instead, which sets the model's variables by --do"
+            f"{off} lies outside of its range in the scene, where raw latents are in [-1, 1]: "
+            f"{cure}"
         )
     return np.clip(raw, -1, 1).astype(np.float32)
 
@@ -141,36 +143,47 @@ def command_of(explorer: Explorer, scene: Scene, values: Float32, view: View) ->
         view: the resolution and quality.
 
     Raises:
-        UsageError: no command renders it: the images are stored ones, or the preset was given as
-            an object of Python.
+        UsageError: no command renders it: the images are stored ones, or no name or file stands
+            for the preset or model.
     """
     if not isinstance(scene, RenderedScene):
         raise UsageError(
             f"the images of {scene.title} are stored, so that no command renders them: take the "
             "image and its factors"
         )
-    own = getattr(scene, "command_of", None)  # of a causal model
-    if own is not None:
-        return list(own(values, view))
-    latents = latents_of(scene, values)
-    generator = scene.generator
-    options = explorer.preset_options(str(generator["preset"]))
-    if not options:
-        raise UsageError(
-            f"{scene.title} was given as an object of Python, which no command names: render these "
-            "latents by render_dataset, with that object as its preset"
-        )
-    words = ["3dident", "render", *options]
-    for field in ("shape", "material"):
-        if generator.get(field) is not None:
-            words += [f"--{field}", str(generator[field])]
-    words += ["--latents", latents_name(latents), "--engine", "direct"]
-    words += ["--quality", view.quality, "--resolution", str(view.resolution)]
+    if isinstance(scene, ModelScene):
+        free = [
+            (control.name, value)
+            for control, value in zip(scene.controls, _shortest(values), strict=True)
+            if not control.held
+        ]
+        unit = scene.check_unit({"do": dict(free)})
+        line = command_of_model(scene, unit, resolution=view.resolution, quality=view.quality)
+        words = shlex.split(line)
+        words = words[: words.index("--out")]
+    else:
+        words = ["3dident", "render", *_preset_options(explorer, scene)]
+        words += ["--latents", latents_name(latents_of(scene, values)), "--engine", "direct"]
+        words += ["--quality", view.quality, "--resolution", str(view.resolution)]
     if explorer.device != "auto":
         words += ["--device", explorer.device]
     # Two points, or one at two sizes, are two datasets.
     digest = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]
     return [*words, "--out", f"data/explored-{digest}"]
+
+
+def _preset_options(explorer: Explorer, scene: Scene) -> list[str]:
+    """The options by which a command chooses a preset's scene."""
+    options = [*explorer.preset_options(str(scene.generator["preset"]))]
+    if not options:
+        raise UsageError(
+            f"no command names the preset of {scene.title}, which a dataset or a script has: save "
+            "the latents, and call render_dataset with them and that preset"
+        )
+    for field in ("shape", "material"):
+        if scene.generator.get(field) is not None:
+            options += [f"--{field}", str(scene.generator[field])]
+    return options
 
 
 def facts_of(explorer: Explorer, scene: Scene, values: Float32, view: View) -> dict[str, str]:
@@ -184,7 +197,8 @@ def facts_of(explorer: Explorer, scene: Scene, values: Float32, view: View) -> d
     """
     facts = {"Software": f"threedident {toolkit_version()}", "Scene": scene.title}
     facts["Generator"] = json.dumps(dict(scene.generator), sort_keys=True)
-    named = dict(zip(scene.names, _shortest(values), strict=True))
+    own = latents_of(scene, values)[0] if isinstance(scene, StoredScene) else values
+    named = dict(zip(scene.names, _shortest(own), strict=True))
     facts["Latents"] = json.dumps(named)
     if isinstance(scene, RenderedScene):
         facts["Quality"] = view.quality
@@ -246,6 +260,8 @@ def strip(
         low, high = control.scene
         ends = f"{control.low:g} to {control.high:g}"
         title += f", {ends} ({low:.4g} to {high:.4g} {control.unit})".replace(" )", ")")
+    if isinstance(scene, StoredScene) and scene.stored.source.grid is None:
+        title += "; of each value the nearest image"
     sheet = contact_sheet(images, labels, columns=len(images))
     return _encoded(titled(sheet, title), facts)
 

@@ -105,8 +105,8 @@ function showHidden(box) {
       el("caption", { class: "faint" }, "Singular values, the smallest first, and what moves in each direction"),
       el("tbody", {}, rows)),
     el("p", { class: "faint" },
-      "Of images of 32 x 32 in linear light at standard quality, by central differences; per half of each ",
-      `range. "Nearly invisible" is less than ${100 * NEARLY} % of the strongest direction.`),
+      "Of images of 32 x 32 in linear light (64 x 64 at standard quality, averaged), by central differences; ",
+      `per half of each range. "Nearly invisible" is less than ${100 * NEARLY} % of the strongest direction.`),
   );
 }
 

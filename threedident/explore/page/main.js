@@ -3,6 +3,10 @@
 import { ask, movePanel, showScene, state } from "./core.js";
 import { startScene } from "./scene.js";
 import { startHere } from "./here.js";
+import { startPairs } from "./pairs.js";
+import { startDataset } from "./dataset.js";
+import { startModel } from "./model.js";
+import { startEncoder } from "./encoder.js";
 import { startTake } from "./take.js";
 
 async function main() {
@@ -19,6 +23,10 @@ async function main() {
   showScene(state.facts.scene);
   // From here on there is a scene; a part that depends on it looks at `state` when it begins.
   startHere();
+  startPairs();
+  startDataset();
+  startModel();
+  startEncoder();
   startTake();
 }
 

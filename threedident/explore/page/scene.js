@@ -139,10 +139,12 @@ function buildSliders(scene) {
 }
 
 function move(i, value, moving) {
+  const moved = { name: state.scene.controls[i].name, value, moving, handled: false };
+  emit("moved", moved);
+  if (moved.handled) return; // of a causal model other sliders move with it, once they are known
   const values = [...state.values];
   values[i] = value;
   setValues(values, { moving });
-  emit("moved", { name: state.scene.controls[i].name, value: state.values[i], moving });
 }
 
 function sliderRow(control, i) {
