@@ -106,7 +106,8 @@ const showCommand = latest(async () => {
     const answer = await ask("take-command", { ...point(), ...view() });
     line.textContent = answer.command;
     place("note").textContent = (answer.latents
-      ? `Save the latents as ${answer.latents} where you run it. ` : "")
+      ? `Save the latents as ${answer.latents} where you run it. `
+      : "It holds each variable of the model at its slider's value. ")
       + "It makes a dataset of one image. Files of a preset or model are named as they were given to this page.";
     place("copy").disabled = false;
   } catch (error) {
