@@ -13,11 +13,17 @@ from typing import Any
 from mkdocs.plugins import event_priority
 
 ROOT = Path(__file__).parents[1]
-#: Modules that are no part of the API: code that runs on a device or as a script.
+#: Modules that are no part of the API: code that runs on a device or as a script, and the parts of
+#: the page of `3dident explore`, but for the function that serves it.
 INTERNAL = {
     "threedident.render.direct.integrand",
     "threedident.render.direct.kernels",
     "threedident.render.executors.child",
+    *(
+        f"threedident.explore.{path.stem}"
+        for path in (ROOT / "threedident" / "explore").glob("[!_]*.py")
+        if path.stem != "app"
+    ),
 }
 
 

@@ -53,6 +53,17 @@ def contact_sheet(images: Array, labels: list[str], *, columns: int | None = Non
     return sheet
 
 
+def titled(figure: Image.Image, title: str) -> Image.Image:
+    """Put a line of text above a picture, in the largest letters that fit."""
+    band = 26
+    larger = Image.new("RGB", (figure.width, figure.height + band), _PAPER)
+    larger.paste(figure, (0, band))
+    draw = ImageDraw.Draw(larger)
+    font = _fitting_font(draw, [title], figure.width - 2 * _GAP, 15)
+    draw.text((_GAP, band / 2 + 2), title, _INK, font, anchor="lm")
+    return larger
+
+
 def comparison_sheet(
     first: Array, second: Array, decibels: Array, numbers: list[int], gain: int = 16
 ) -> Image.Image:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from threedident.errors import UsageError
 from threedident.factors import NUM_FACTORS
 from threedident.presets import OBJECT_FACTORS, SATURATION, Preset
+from threedident.render.color import to_uint8
 from threedident.render.mesh import Mesh, get_mesh
 
 Array = npt.NDArray[Any]
@@ -218,6 +219,23 @@ def hue_color(value: float, saturation: float, *, wrap: bool) -> Vector:
     hue = value / (2 * math.pi)
     red, green, blue = colorsys.hsv_to_rgb(hue % 1.0 if wrap else hue, saturation, 1.0)
     return max(0.0, red), max(0.0, green), max(0.0, blue)
+
+
+def hue_colors(preset: Preset, name: str, count: int = 61) -> tuple[str, ...]:
+    """The colours of a hue, evenly spaced from raw -1 to raw 1, as CSS writes them.
+
+    They are those of the surface in white light, which an image shows shaded. Unwrapped hues can
+    be brighter than a screen shows: they then stay at the brightest.
+
+    Args:
+        preset: the generator.
+        name: the hue's name.
+        count: the number of colours.
+    """
+    low, high = preset.ranges[name]
+    wrap = preset.hue == "wrapped"
+    linear = [hue_color(hue, SATURATION[name], wrap=wrap) for hue in np.linspace(low, high, count)]
+    return tuple(f"#{r:02x}{g:02x}{b:02x}" for r, g, b in to_uint8(np.array(linear)).tolist())
 
 
 class SceneBuilder:

@@ -59,7 +59,7 @@ ADDED = (
         r"render(?!.*--extend)|traverse|compare-engines",
         "--resolution 32 --quality draft --workers 1",
     ),
-    (r"traverse", "--steps 2"),
+    (r"traverse", "--steps 3"),
     (r"compare-(engines|release)", "--n 2"),
     (r"compare-release", "--quality draft --workers 1"),
     (r"sprites natural-sprites", "--n 20"),
@@ -95,7 +95,10 @@ COSTLY = (
     (r"leaderboard check .*--fresh", "tests/evaluate"),
 )
 #: Commands of ours that never run here, and why. Their words are checked.
-ELSEWHERE = ((r"download", "fetches gigabytes; tests/datasets has a server of its own"),)
+ELSEWHERE = (
+    (r"download", "fetches gigabytes; tests/datasets has a server of its own"),
+    (r"explore", "serves a page until Ctrl-C; tests/explore has one"),
+)
 #: Programs of others, why they do not run here, and what is checked of them: see CHECKS.
 OTHERS = (
     ("pip", "would change the environment that the tests run in"),

@@ -348,19 +348,25 @@ def _report(summary: Summary, again: str) -> None:
 
 
 @main.command()
-@click.option("--out", type=PATH, required=True, help="The picture.")
+@click.option("--out", type=PATH, help="The picture.")
+@click.option(
+    "--sliders",
+    type=PATH,
+    metavar="FOLDER",
+    help="Write a page with a slider for each factor instead: FOLDER/index.html, which needs no "
+    "server.",
+)
 @generator_options
 @click.option(
     "--steps",
-    type=click.IntRange(2, 50),
-    default=7,
-    show_default=True,
-    help="Values of each factor, from raw -1 to 1.",
+    type=click.IntRange(2, 99),
+    help="Values of each factor, from raw -1 to 1.  [default: 7; with --sliders 31]",
 )
 @render_options
 def traverse(
-    out: Path,
-    steps: int,
+    out: Path | None,
+    sliders: Path | None,
+    steps: int | None,
     generator: GeneratorOptions,
     how: RenderOptions,
 ) -> None:
@@ -369,13 +375,25 @@ def traverse(
     The other factors stay at raw 0, or where the preset or --fix holds them.
 
     \b
-    Example:
+    Examples:
       3dident traverse --engine direct --resolution 64 --out traversal.png
+      3dident traverse --engine direct --resolution 192 --sliders traversals
     """
+    from threedident.progress import format_bytes
     from threedident.render.figures import traversal_figure, traversal_latents
     from threedident.render.images import render_images
+    from threedident.render.traversal_sliders import check_sliders, write_sliders
+    from threedident.storage.atomic_files import explaining_write_errors
 
-    check_figure(out)
+    if (out is None) == (sliders is None):
+        raise UsageError("name one of --out (a picture) and --sliders (a folder for a page)")
+    if out is not None:
+        check_figure(out)
+    steps = steps or (7 if sliders is None else 31)
+    if sliders is not None:
+        check_sliders(steps, how.resolution)
+        with explaining_write_errors(sliders):
+            sliders.mkdir(parents=True, exist_ok=True)
     preset = generator.load()
     base = {factor_index(name): value for name, value in preset.fixed.items()}
     raw = traversal_latents(steps, base).reshape(-1, NUM_FACTORS)
@@ -385,8 +403,14 @@ def traverse(
         **dataclasses.asdict(how),
     )
     side = images.shape[1]
-    title = f"{preset.name} ({preset.about_objects()}): raw -1 to +1, downwards"
     grid = images.reshape(steps, NUM_FACTORS, side, side, 3)
+    if sliders is not None:
+        files = write_sliders(sliders, grid, preset)
+        size = sum(file.stat().st_size for file in files)
+        click.echo(f"wrote {files[0]} and {len(files) - 1} pictures, {format_bytes(size)}")
+        return
+    assert out is not None
+    title = f"{preset.name} ({preset.about_objects()}): raw -1 to +1, downwards"
     save_figure(traversal_figure(grid, title), out)
 
 

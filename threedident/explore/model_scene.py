@@ -24,11 +24,11 @@ from threedident.causal.parsing import parse_interventions
 from threedident.errors import UsageError
 from threedident.explore.controls import Control
 from threedident.explore.renderers import Renderers
-from threedident.explore.scenes import FACTOR_BY_NAME, RenderedScene, View, hue_colors
+from threedident.explore.scenes import FACTOR_BY_NAME, RenderedScene, View
 from threedident.plain_data import Misfit
 from threedident.presets import SATURATION
 from threedident.render.content import Content
-from threedident.render.scene import SceneBuilder
+from threedident.render.scene import SceneBuilder, hue_colors
 
 Float32 = npt.NDArray[np.float32]
 

@@ -18,8 +18,7 @@ from threedident.explore.renderers import WAITING, Renderers, Settings
 from threedident.factors import FACTORS
 from threedident.plain_data import Misfit
 from threedident.presets import SATURATION, Preset
-from threedident.render.color import to_uint8
-from threedident.render.scene import SceneBuilder, hue_color
+from threedident.render.scene import SceneBuilder, hue_colors
 from threedident.render.settings import EngineSettings
 
 Float32 = npt.NDArray[np.float32]
@@ -28,7 +27,6 @@ UInt8 = npt.NDArray[np.uint8]
 #: The sizes that the page may ask for. Larger images are for `3dident render`.
 LEAST_SIDE, MOST_SIDE = 8, 512
 QUALITIES = ("draft", "standard")
-_COLORS = 61  # along a hue's bar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,20 +216,6 @@ def factor_control(preset: Preset, name: str) -> Control:
         colors=hue_colors(preset, name) if name in SATURATION else (),
         best_r2=preset.best_r2.get(name),
     )
-
-
-def hue_colors(preset: Preset, name: str) -> tuple[str, ...]:
-    """The colours of a hue, from raw -1 to raw 1, as CSS writes them.
-
-    They are those of the surface in white light, which the image shows shaded. Unwrapped hues can
-    be brighter than a screen shows: the bar then stays at the brightest.
-    """
-    low, high = preset.ranges[name]
-    wrap = preset.hue == "wrapped"
-    linear = np.array(
-        [hue_color(hue, SATURATION[name], wrap=wrap) for hue in np.linspace(low, high, _COLORS)]
-    )
-    return tuple(f"#{r:02x}{g:02x}{b:02x}" for r, g, b in to_uint8(linear).tolist())
 
 
 def check_view(data: Mapping[str, Any]) -> View:

@@ -23,7 +23,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from threedident.errors import ThreeDIdentError
-from threedident.explore import dataset_part, encoder_part, model_part, pairs_part, scene_part
+from threedident.explore import (
+    dataset_part,
+    encoder_part,
+    model_part,
+    pairs_part,
+    scene_part,
+    take_part,
+)
 from threedident.explore.explorer import Answer, Explorer, Handler
 from threedident.explore.renderers import Busy, Superseded
 from threedident.plain_data import Misfit
@@ -35,6 +42,7 @@ HANDLERS: dict[str, Handler] = {
     **pairs_part.HANDLERS,
     **dataset_part.HANDLERS,
     **encoder_part.HANDLERS,
+    **take_part.HANDLERS,
 }
 
 LARGEST_REQUEST = 64 * 1024  # bytes

@@ -7,6 +7,7 @@ import { startPairs } from "./pairs.js";
 import { startDataset } from "./dataset.js";
 import { startModel } from "./model.js";
 import { startEncoder } from "./encoder.js";
+import { startTake } from "./take.js";
 
 async function main() {
   try {
@@ -26,6 +27,7 @@ async function main() {
   startDataset();
   startModel();
   startEncoder();
+  startTake();
 }
 
 main();
