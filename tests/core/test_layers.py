@@ -1,4 +1,4 @@
-"""Imports look down only: cli -> baselines -> evaluate -> datasets -> render -> core."""
+"""Imports look down only: cli -> baselines, explore -> evaluate -> datasets -> render -> core."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: From the bottom to the top; `core` is all of threedident/ that is in no other layer.
-LAYERS = ("core", "render", "datasets", "evaluate", "baselines", "cli")
+LAYERS = ("core", "render", "datasets", "evaluate", "explore", "baselines", "cli")
+#: Two layers side by side: neither imports the other.
+BESIDE = {"explore", "baselines"}
 #: The folder of each layer but the core, in the checkout.
 FOLDERS = {
     **{name: ROOT / name for name in ("render", "datasets", "evaluate", "baselines")},
+    "explore": ROOT / "threedident" / "explore",
     "cli": ROOT / "threedident" / "cli",
 }
 #: What runs the command line or names the packages, and so stands above all layers.
@@ -33,7 +36,7 @@ def _sources() -> Iterator[tuple[str, Path]]:
     for layer, folder in FOLDERS.items():
         yield from ((layer, path) for path in sorted(folder.rglob("*.py")))
     for path in sorted((ROOT / "threedident").rglob("*.py")):
-        if FOLDERS["cli"] not in path.parents and path not in ABOVE_ALL:
+        if not {FOLDERS["cli"], FOLDERS["explore"]} & {*path.parents} and path not in ABOVE_ALL:
             yield "core", path
 
 
@@ -65,14 +68,15 @@ def _upward(layer: str, path: Path, text: str) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{line}: {layer} imports {name}"
         for line, name in sorted(_imports(text, _package(layer, path)))
-        if (target := _layer_of(name)) and LAYERS.index(target) > LAYERS.index(layer)
+        if (target := _layer_of(name))
+        and (LAYERS.index(target) > LAYERS.index(layer) or {layer, target} == BESIDE)
     ]
 
 
 def _package(layer: str, path: Path) -> str:
     """The package of a file, as it is installed."""
     folder = path.parent.relative_to(ROOT).parts
-    return ".".join(folder if layer in ("core", "cli") else ("threedident", *folder))
+    return ".".join(folder if layer in ("core", "explore", "cli") else ("threedident", *folder))
 
 
 def test_imports_look_down_only():
@@ -98,6 +102,8 @@ def test_every_layer_has_sources():
         ("render", "def f():\n    from threedident.datasets.dataset import ThreeDIdent"),
         ("datasets", "import importlib\nimportlib.import_module('threedident.evaluate')"),
         ("evaluate", "from threedident.baselines import losses"),
+        ("explore", "from threedident.baselines import train"),
+        ("baselines", "from threedident.explore import explore"),
         ("baselines", "from threedident.cli import main"),
     ],
 )
@@ -111,6 +117,8 @@ def test_an_import_that_looks_up_is_seen(layer, text):
     ("layer", "text"),
     [
         ("cli", "from threedident.baselines import train"),
+        ("cli", "from threedident.explore.app import explore"),
+        ("explore", "from threedident.evaluate.runner.process import Limits\nfrom . import scenes"),
         ("baselines", "from threedident.evaluate.metrics import mcc\nimport torch"),
         ("render", "from threedident.presets import Preset\nfrom . import engine"),
         ("core", "import threedident\nfrom .directory import DatasetDir"),
