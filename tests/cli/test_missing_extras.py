@@ -56,3 +56,12 @@ def test_the_page_without_its_server():
         assert done.returncode == 2 and done.stderr.count("\n") == 1
         assert "the page needs" in done.stderr
         assert "pip install '.[explore]' in the checkout" in done.stderr
+
+
+def test_the_page_opens_without_the_train_extra():
+    done = python(
+        "import sys, threedident.explore.app\n"
+        "heavy = {'bpy', 'faiss', 'scipy', 'sklearn', 'torch', 'warp'} & set(sys.modules)\n"
+        "sys.exit(f'loads {heavy}' if heavy else 0)"
+    )
+    assert done.returncode == 0, done.stderr

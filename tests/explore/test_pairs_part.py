@@ -7,14 +7,13 @@ import base64
 import io
 import itertools
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
 from helpers import fake_dataset as made
+from helpers.commands import without
 from helpers.explorer import Page, with_page
 from helpers.matching import brute_force
 from helpers.other_data import SPRITES, grid_source, sequence_source
@@ -406,22 +405,23 @@ def test_a_dataset_too_small_to_match():
     assert "No factor varies" in answer.json()["refusal"]
 
 
-def test_without_torch_exact_pairs_are_shown_and_matching_says_what_to_install():
+@pytest.mark.parametrize("module", ["torch", "faiss"])
+def test_exact_pairs_need_no_extra_and_matching_says_what_to_install(module):
     code = (
-        "import asyncio, sys\n"
-        "sys.modules['torch'] = sys.modules['faiss'] = None\n"  # importing them fails
+        "import asyncio\n"
         "import numpy as np\n"
         "from pathlib import Path\n"
         "from threedident.datasets.formats.source import Origin, Source\n"
         "from threedident.explore import pairs_part\n"
         "from threedident.explore.explorer import Explorer\n"
+        "from threedident.explore.stored_images import StoredImages\n"
         "from threedident.presets import load_preset\n"
-        "from types import SimpleNamespace\n"
         "class Some(Source):\n"
         "    root, form, origin, shape = Path('some'), 'shards', Origin(), (8, 8, 3)\n"
         "    raw_latents = np.random.default_rng(0).uniform(-1, 1, (9, 10)).astype(np.float32)\n"
         "    def read(self, indices, out): out[:] = 0\n"
-        "stored = SimpleNamespace(root='some', source=Some())\n"
+        "stored = StoredImages.__new__(StoredImages)\n"
+        "stored.root, stored.source = 'some', Some()\n"
         "explorer = Explorer(None, load_preset('3dident'), stored=stored)\n"
         "data = {'generator': {'preset': '3dident'}, 'values': [0.0] * 10}\n"
         "print(len(asyncio.run(pairs_part.pairs(explorer, data))['partners']))\n"
@@ -431,7 +431,7 @@ def test_without_torch_exact_pairs_are_shown_and_matching_says_what_to_install()
         "    except ImportError as error:\n"
         "        print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = without(module, code)
     lines = done.stdout.splitlines()
     assert lines[:1] == ["5"], done.stderr
     assert len(lines) == 3

@@ -25,7 +25,6 @@ try:
 except ImportError as error:
     raise MissingExtraError(str(error.name), "explore", "the page") from error
 
-from threedident.explore.encoder import LiveEncoder
 from threedident.explore.explorer import Explorer
 from threedident.explore.renderers import Renderers
 from threedident.explore.server import make_app
@@ -105,6 +104,8 @@ def explore(
         raise UsageError("--trust and --checkpoint are of an encoder: add --encoder")
     live = None
     if encoder is not None:
+        from threedident.explore.encoder import LiveEncoder
+
         live = LiveEncoder(encoder, stored=stored, trust=trust, checkpoint=checkpoint)
     listener = listen(host, port)
     port = listener.getsockname()[1]
@@ -112,6 +113,7 @@ def explore(
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:
+            ended = stack.enter_context(_ended_by_signals())
             renderers = await stack.enter_async_context(Renderers(processes))
             explorer = Explorer(
                 renderers,
@@ -131,7 +133,7 @@ def explore(
                 threading.Thread(
                     target=webbrowser.open, args=(_address(host, port, token),), daemon=True
                 ).start()
-            await serve(app, listener)
+            await serve(app, listener, ended)
 
     with contextlib.closing(listener):
         asyncio.run(run())
@@ -207,12 +209,29 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(app: object, listener: socket.socket) -> None:
-    """Serve an application until SIGINT, SIGTERM or SIGHUP.
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[asyncio.Event]:
+    """An event that SIGINT, SIGTERM and SIGHUP set, where this is the main thread."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if main else ()
+    for number in numbers:
+        loop.add_signal_handler(number, ended.set)
+    try:
+        yield ended
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def serve(app: object, listener: socket.socket, ended: asyncio.Event) -> None:
+    """Serve an application until an event is set.
 
     Args:
         app: the application.
         listener: the socket to listen on, bound.
+        ended: the event; requests that are being answered then have a second to end.
     """
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
@@ -226,21 +245,12 @@ async def serve(app: object, listener: socket.socket) -> None:
         limit_concurrency=200,
     )
     server = _Server(config)
-
-    def stop() -> None:
-        server.force_exit = server.should_exit  # the second time
-        server.should_exit = True
-
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    main = threading.current_thread() is threading.main_thread()
-    for number in numbers if main else ():
-        loop.add_signal_handler(number, stop)
-    try:
-        await server.serve(sockets=[listener])
-    finally:
-        for number in numbers if main else ():
-            loop.remove_signal_handler(number)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    waiting = asyncio.create_task(ended.wait())
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    server.should_exit = True
+    await serving
 
 
 def listen(host: str, port: int | None) -> socket.socket:

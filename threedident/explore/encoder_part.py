@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import numpy as np
@@ -13,12 +13,14 @@ import numpy.typing as npt
 from threedident import plain_data
 from threedident.errors import UsageError
 from threedident.explore.controls import Control
-from threedident.explore.encoder import LiveEncoder
 from threedident.explore.explorer import Explorer, Handler, point_of, slot_of
 from threedident.explore.linear_readout import error_of
 from threedident.explore.renderers import RESTING, WAITING
 from threedident.explore.scenes import Scene
 from threedident.plain_data import Misfit
+
+if TYPE_CHECKING:
+    from threedident.explore.encoder import LiveEncoder
 
 Float32 = npt.NDArray[np.float32]
 

@@ -6,12 +6,11 @@ import collections
 import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threedident import defaults, plain_data
 from threedident.causal import CausalModel
 from threedident.errors import UsageError
-from threedident.explore.encoder import LiveEncoder
 from threedident.explore.model_scene import Models
 from threedident.explore.renderers import Renderers
 from threedident.explore.scenes import PresetScene, Scene
@@ -20,6 +19,9 @@ from threedident.explore.stored_scene import StoredScene, why_stored
 from threedident.plain_data import Misfit
 from threedident.presets import BUILT_IN_SHAPES, Preset, load_preset, preset_names
 from threedident.render.quality import DIRECT_MATERIALS
+
+if TYPE_CHECKING:  # it loads scipy, which the page needs only for an encoder
+    from threedident.explore.encoder import LiveEncoder
 
 _SCENES = 16  # that are kept
 

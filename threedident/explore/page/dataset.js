@@ -273,7 +273,8 @@ function ranges(axis) {
     box.classList.toggle("filtered", !whole());
     button.hidden = whole();
     const scene = axis.scene ? ` (${inScene(ends[0])} to ${inScene(ends[1])} ${axis.unit})` : "";
-    range.textContent = whole() ? "" : `${shown(ends[0], 0)} to ${shown(ends[1], 1)}${scene}`;
+    const round = ends[0] > ends[1] ? ", through the end of the turn" : "";
+    range.textContent = whole() ? "" : `${shown(ends[0], 0)} to ${shown(ends[1], 1)}${scene}${round}`;
   }
 
   function set(low, high) {
@@ -618,9 +619,13 @@ function sliderOf(axis) {
   const control = state.scene.controls.find((each) => each.name === axis.name);
   if (!control || state.scene.kind === "stored") return control;
   if (control.kind !== axis.kind) return undefined;
-  const pair = control.kind === "discrete" ? [control.values, axis.classes]
-    : [[control.low, control.high], axis.range];
-  return JSON.stringify(pair[0]) === JSON.stringify(pair[1]) ? control : undefined;
+  if (control.kind === "discrete") {
+    return JSON.stringify(control.values) === JSON.stringify(axis.classes) ? control : undefined;
+  }
+  const nearly = 1e-5 * (control.high - control.low); // single and double precision differ
+  const [low, high] = axis.range ?? [NaN, NaN];
+  const same = Math.abs(low - control.low) <= nearly && Math.abs(high - control.high) <= nearly;
+  return same ? control : undefined;
 }
 
 /** The factors that the sliders do not move, or with other values. */
