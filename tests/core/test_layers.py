@@ -1,4 +1,4 @@
-"""Imports look down only: cli -> baselines -> evaluate -> datasets -> render -> core."""
+"""Imports look down only: cli -> explore, baselines -> evaluate -> datasets -> render -> core."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 #: From the bottom to the top; `core` is all of threedident/ that is in no other layer.
-LAYERS = ("core", "render", "datasets", "evaluate", "baselines", "cli")
+LAYERS = ("core", "render", "datasets", "evaluate", "baselines", "explore", "cli")
 #: The folder of each layer but the core, in the checkout.
 FOLDERS = {
     **{name: ROOT / name for name in ("render", "datasets", "evaluate", "baselines")},
-    "cli": ROOT / "threedident" / "cli",
+    **{name: ROOT / "threedident" / name for name in ("explore", "cli")},
 }
 #: What runs the command line or names the packages, and so stands above all layers.
 ABOVE_ALL = {ROOT / "threedident" / "__init__.py", ROOT / "threedident" / "__main__.py"}
@@ -33,7 +33,8 @@ def _sources() -> Iterator[tuple[str, Path]]:
     for layer, folder in FOLDERS.items():
         yield from ((layer, path) for path in sorted(folder.rglob("*.py")))
     for path in sorted((ROOT / "threedident").rglob("*.py")):
-        if FOLDERS["cli"] not in path.parents and path not in ABOVE_ALL:
+        higher = {FOLDERS["cli"], FOLDERS["explore"]} & set(path.parents)
+        if not higher and path not in ABOVE_ALL:
             yield "core", path
 
 
@@ -72,7 +73,7 @@ def _upward(layer: str, path: Path, text: str) -> list[str]:
 def _package(layer: str, path: Path) -> str:
     """The package of a file, as it is installed."""
     folder = path.parent.relative_to(ROOT).parts
-    return ".".join(folder if layer in ("core", "cli") else ("threedident", *folder))
+    return ".".join(folder if layer in ("core", "explore", "cli") else ("threedident", *folder))
 
 
 def test_imports_look_down_only():
@@ -99,6 +100,8 @@ def test_every_layer_has_sources():
         ("datasets", "import importlib\nimportlib.import_module('threedident.evaluate')"),
         ("evaluate", "from threedident.baselines import losses"),
         ("baselines", "from threedident.cli import main"),
+        ("baselines", "from threedident.explore import explore"),
+        ("explore", "from ..cli import main"),
     ],
 )
 def test_an_import_that_looks_up_is_seen(layer, text):
@@ -111,6 +114,7 @@ def test_an_import_that_looks_up_is_seen(layer, text):
     ("layer", "text"),
     [
         ("cli", "from threedident.baselines import train"),
+        ("explore", "from threedident.evaluate.runner import session\nfrom . import app"),
         ("baselines", "from threedident.evaluate.metrics import mcc\nimport torch"),
         ("render", "from threedident.presets import Preset\nfrom . import engine"),
         ("core", "import threedident\nfrom .directory import DatasetDir"),
