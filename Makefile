@@ -32,6 +32,7 @@ demo: $(VENV)/ready
 	@echo "(what matching to 4,000 images does to a conditional); open $(DEMO)/scores/report.html"
 	@echo "in a browser: what an encoder that was trained by contrast for 250 steps, without ever"
 	@echo "seeing a label, has recovered of each factor. $(DEMO)/run/metrics.csv tells how it got there."
+	@echo "To move the factors yourself: $(BIN)/3dident explore $(DEMO)/small --encoder $(DEMO)/run"
 	@echo "The dataset is $(DEMO)/train; $(BIN)/3dident info $(DEMO)/train describes it."
 
 # No test that starts Blender, a training, a cluster or a browser: tests/helpers/fast.py.

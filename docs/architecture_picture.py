@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape
 #: A room: its package, what it does, its folders, and the colour of its edge.
 ROOMS = (
     ("threedident/cli", "the command 3dident", "a file for each group of commands", "#64748b"),
+    ("threedident/explore", "the page with sliders", "a file for each part; page/", "#0f766e"),
     ("baselines", "trains encoders", "training/  reproduce/", "#b45309"),
-    ("threedident/explore", "the page of 3dident explore", "page/", "#4d7c0f"),
     (
         "evaluate",
         "scores encoders",
@@ -36,8 +36,8 @@ FILES = (
     ("scores.json, report.html", "evaluate", ()),
     ("a dataset: shards", "render", ("datasets",)),
 )
-WIDTH, HEIGHT, LEFT, TOP, STEP, BOX = 984, 746, 60, 40, 100, 66
-ROOM_WIDTH, FILE_LEFT, FILE_WIDTH = 524, 704, 220
+WIDTH, HEIGHT, LEFT, TOP, STEP, BOX = 940, 746, 60, 40, 100, 66
+ROOM_WIDTH, FILE_LEFT, FILE_WIDTH = 500, 680, 220
 
 
 def text(x: float, y: float, words: str, size: int, more: str = "") -> str:
@@ -77,7 +77,7 @@ def picture() -> str:
             f'<rect x="{LEFT}" y="{y}" width="{ROOM_WIDTH}" height="{BOX}" rx="8" fill="#ffffff" '
             f'stroke="{colour}" stroke-width="2.5"/>',
             text(LEFT + 16, y + 27, f"{name}/", 18, f'font-weight="700" fill="{colour}"'),
-            text(LEFT + 240, y + 27, does, 14),
+            text(LEFT + 232, y + 27, does, 14),
             text(LEFT + 16, y + 51, folders, 13, 'font-family="monospace" fill="#334155"'),
         ]
         if name != ROOMS[-1][0]:

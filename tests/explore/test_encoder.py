@@ -269,6 +269,7 @@ def test_one_of_this_toolkit_is_read_and_runs_here(tmp_path, rendered):
         return facts, (await page.ask("encoder-codes", MIDDLE)).json(), images
 
     facts, seen, images = with_encoder(look, tmp_path / "encoder.pt", data=rendered)
+    assert facts["name"] == str(tmp_path / "encoder.pt")
     assert facts["readout"]["state"] == "ready"
     assert "was trained on images of the same latents" in facts["readout"]["warnings"][0]
     assert any("trained on images of 32 pixels" in note for note in facts["notes"])

@@ -218,7 +218,7 @@ class LiveEncoder:
                 f"{submission.name} cannot follow sliders: expected an ONNX file, or an encoder "
                 "that `3dident train` has trained"
             )
-        self.name = submission.label
+        self.name = str(submission.checkpoint) if self._own else submission.label
         self._limits = limits or Limits(time=REQUEST_LIMIT)
         self._network: Network
         if self._own:

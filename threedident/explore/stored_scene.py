@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.columns import Column
+from threedident.datasets.papers import is_drawn
 from threedident.explore.controls import Control
 from threedident.explore.renderers import WAITING
 from threedident.explore.scenes import Scene, View
@@ -58,7 +59,7 @@ class StoredScene(Scene):
     def notes(self) -> list[str]:
         """How values lead to an image, and why nothing is rendered."""
         grid = self.stored.source.grid
-        notes = [f"These are stored images, and not rendered: {self._reason}."] * bool(self._reason)
+        notes = [f"These images are not rendered: {self._reason}."] * bool(self._reason)
         if grid is None:
             notes.append(
                 "There is no image for every value: the nearest one is shown, by the "
@@ -181,6 +182,10 @@ def why_stored(stored: StoredImages) -> str:
     Args:
         stored: the dataset.
     """
+    if is_drawn(stored.root):
+        return (
+            "this toolkit draws them, like those of a published dataset. They are not that dataset"
+        )
     preset: Preset | None = stored.preset
     if preset is None:
         return "what made them is not recorded"

@@ -173,7 +173,7 @@ export function panel({ id, title, start, show }) {
   });
   const button = el("button", {
     type: "button", id: `tab-${id}`, role: "tab", "aria-controls": `panel-${id}`,
-    "aria-selected": "false", tabindex: "-1", onclick: () => showPanel(id),
+    "aria-selected": "false", tabindex: "-1", onclick: () => choosePanel(id),
   }, title);
   document.getElementById("tabs").append(button);
   document.getElementById("panels").append(root);
@@ -199,6 +199,12 @@ export function removePanel(id) {
 /** Whether a panel is the one that is shown. */
 export function isShown(id) {
   return shown === id;
+}
+
+/** Show a panel and, where it lies below the sliders, go there. */
+function choosePanel(id) {
+  showPanel(id);
+  if (matchMedia("(max-width: 800px)").matches) panels.get(id).root.scrollIntoView();
 }
 
 /** Show a panel. */

@@ -25,7 +25,9 @@ export function startEncoder() {
   on("scene", () => {
     here = null;
     curves = null;
-    if (parts) forScene();
+    if (!parts) return;
+    forScene();
+    if (isShown("encoder")) queueMicrotask(refresh); // the scene's values come right after it
   });
   on("values", ({ moving }) => {
     if (!parts || !isShown("encoder")) return;
@@ -82,7 +84,6 @@ function forScene() {
   parts.curves.replaceChildren();
   parts.status.textContent = "";
   parts.factors.replaceChildren();
-  if (isShown("encoder")) refresh();
 }
 
 function refresh() {

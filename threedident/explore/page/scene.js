@@ -108,6 +108,9 @@ function startGenerator() {
     ]) {
       // A shape of the user's own is a choice while its preset is shown.
       for (const extra of select.querySelectorAll("option.extra")) extra.remove();
+      const given = state.scene.kind === "preset";
+      if (!given) select.append(el("option", { value: "", class: "extra" }, "none"));
+      select.closest("label").hidden = !given && select !== preset;
       if (value && ![...select.options].some((option) => option.value === value)) {
         select.append(el("option", { value, class: "extra" }, value.split("/").pop()));
       }
