@@ -8,7 +8,7 @@ Starts the real command, on a free port, and asks it as a page does, over HTTP:
 - start: from the start of the process to the first answer of the page, and to the first image;
 - slider to image: one request after the other, in draft quality as while a slider moves, and in
   standard quality as when it rests, at 224 pixels;
-- storm: 20 requests a second from each of two tabs, whether or not the last were answered (a page
+- two tabs: 20 requests a second from each of them, whether or not the last were answered (a page
   never does that: it waits for its image); meanwhile the page itself is asked for twice a second;
 - moves: random points, memory of the server and of its render processes as they go;
 - filters: ranges of factors over a dataset of noise with many latents.
@@ -364,7 +364,7 @@ def report(content: dict[str, Any]) -> str:
         words = f"after {each['moves']} moves" if each["moves"] else "before the first move"
         lines.append(row(words, f"{each['server']:.0f}", f"{each['renderers']:.0f}"))
     if "storm" in content:
-        for key, words in (("memory_most", "most in the storm"), ("memory_after", "after it")):
+        for key, words in (("memory_most", "most with two tabs"), ("memory_after", "after them")):
             each = storm[key]
             lines.append(row(words, f"{each['server']:.0f}", f"{each['renderers']:.0f}"))
     if "filters" in content:

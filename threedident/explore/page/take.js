@@ -4,6 +4,12 @@ import { ask, clearError, debounce, el, isShown, latest, on, panel, point, showB
   from "./core.js";
 
 const PREVIEW_SIDE = 96; // pixels of an image in the strip that is shown
+const PIXELS = "The image has the pixels that the command below makes on this machine, and carries values and command as text.";
+const ABOUT = {
+  preset: () => ["The latents are what ", el("code", {}, "3dident render --latents"), ` takes. ${PIXELS}`],
+  model: () => [`${PIXELS} Latents are those of the ten factors, where these say all of its scene.`],
+  stored: () => ["The image as it is stored, and its factors, which it also carries as text."],
+};
 let root = null;
 
 const place = (id) => root.querySelector(`#take-${id}`);
@@ -38,15 +44,14 @@ function start(panelRoot) {
     el("div", { class: "take-buttons" },
       button("image", "Save the image (PNG)", saveImage),
       button("latents", "Save the latents (.npy)", saveLatents)),
-    el("p", { class: "faint" },
-      "The latents are what ", el("code", {}, "3dident render --latents"), " takes. The image has the pixels ",
-      "that the command below makes on this machine, and carries latents and command as text."),
-    el("h2", {}, "The command that renders it"),
-    el("pre", { id: "take-command", tabindex: "0", "aria-label": "The command" }),
-    el("div", { class: "take-buttons" },
-      button("copy", "Copy", copy),
-      el("span", { id: "take-copied", class: "faint", role: "status" })),
-    el("p", { class: "faint", id: "take-note" }),
+    el("p", { class: "faint", id: "take-about" }),
+    el("div", { id: "take-rendered" },
+      el("h2", {}, "The command that renders it"),
+      el("pre", { id: "take-command", tabindex: "0", "aria-label": "The command" }),
+      el("div", { class: "take-buttons" },
+        button("copy", "Copy", copy),
+        el("span", { id: "take-copied", class: "faint", role: "status" })),
+      el("p", { class: "faint", id: "take-note" })),
     el("h2", {}, "A traversal through this point"),
     el("form", { ...form, "aria-label": "The traversal" },
       field("factor", "Factor", el("select", {})), field("steps", "Images, 3 to 13", steps)),
@@ -85,7 +90,8 @@ function showFactors() {
   if (free.some((control) => control.name === before)) select.value = before;
   place("strip").disabled = free.length === 0;
   const stored = state.scene.kind === "stored";
-  place("view").hidden = stored;
+  place("view").hidden = place("rendered").hidden = stored;
+  place("about").replaceChildren(...ABOUT[state.scene.kind]());
   place("latents").textContent = stored ? "Save the factors (.npy)" : "Save the latents (.npy)";
 }
 
@@ -100,11 +106,13 @@ function refresh() {
 const later = debounce(() => { showCommand(); showStrip(); }, 200);
 
 const showCommand = latest(async () => {
-  if (!isShown("take")) return;
+  if (!isShown("take") || state.scene.kind === "stored") return;
   const line = place("command");
   try {
     const answer = await ask("take-command", { ...point(), ...view() });
-    line.textContent = answer.command;
+    // A word stays in one line, so that no option is broken at its hyphens.
+    const words = answer.command.split(" ").map((word) => el("span", {}, word));
+    line.replaceChildren(...words.flatMap((word, i) => (i ? [" ", word] : [word])));
     place("note").textContent = (answer.latents
       ? `Save the latents as ${answer.latents} where you run it. `
       : "It holds each variable of the model at its slider's value. ")
