@@ -68,3 +68,13 @@ def test_what_does_not_fit_is_refused_in_one_line(cli, words, found):
     said = cli("explore", "--no-browser", "--port", 0, *words, code=2).stderr
     assert found in said and "Traceback" not in said
     assert len(said.splitlines()) == 1
+
+
+def test_answers_are_sent_at_once():
+    """Without TCP_NODELAY, which asyncio sets of sockets named as TCP, each waits for 40 ms."""
+    from threedident.explore.app import listen
+
+    with listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.proto == socket.IPPROTO_TCP

@@ -269,7 +269,8 @@ def listen(host: str, port: int | None) -> socket.socket:
     ports = range(PORT, PORT + _PORTS_TRIED) if port is None else [port]
     reason = ""
     for each in ports:
-        listener = socket.socket(family)
+        # Named as TCP, or asyncio would not send each answer's last piece at once (TCP_NODELAY).
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, each))
