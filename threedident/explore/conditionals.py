@@ -89,8 +89,8 @@ class Conditional:
             sentences = [f"{subject} of z~ is drawn anew, uniformly from [-1, 1], whatever z is."]
         else:
             sentences = [
-                f"{subject} of z~ is that of z plus {noise[self.name]}, in raw units, cut off at "
-                "the ends of [-1, 1]."
+                f"{subject} of z~ is that of z plus {noise[self.name]}, in raw units, truncated to "
+                "[-1, 1]: what would fall outside is drawn again."
             ]
         if self.change is not None:
             sentences.append(

@@ -123,6 +123,8 @@ class ModelScene(RenderedScene):
         for place, each in enumerate(about["variables"]):
             each["children"] = _names(model, model.adjacency[place])
             each["children_later"] = _names(model, later[place]) if model.has_time else []
+            if self.source not in model_names():  # a file says nothing of it as a rule
+                each["status"] = each["status"] if each["status"] != "published" else None
         return {
             **super().describe(),
             "model": {

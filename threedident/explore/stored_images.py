@@ -101,9 +101,6 @@ class Axis:
         """Half of the range of its values: the unit of distances."""
         if self.turn:
             return self.turn / 2
-        if self.step == 0 and self.column.range is not None:
-            low, high = self.column.range
-            return (max(high, self.high) - min(low, self.low)) / 2 or 1.0
         return (self.high - self.low - self.step) / 2 or 1.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -101,7 +101,9 @@ class StoredScene(Scene):
             )
         values = stored.values[:, place]
         least, most = float(values.min()), float(values.max())
-        low, high = (float(np.float32(end)) for end in column.range or (least, most))
+        low, high = (float(np.float32(end)) for end in (axis.low, axis.high))
+        if least == most:
+            low = high = least  # its histogram is wider than that
         low, high = min(low, least), max(high, most)
         notes = [f"Images have {least:.4g} to {most:.4g}."]
         if column.kind == "circular":

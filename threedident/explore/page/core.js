@@ -35,7 +35,8 @@ export async function setScene(generator, values) {
 
 /** Show a scene that the server has described. */
 export function showScene(scene, values) {
-  const before = new Map((state.scene?.controls ?? []).map((c, i) => [c.name, state.values[i]]));
+  const controls = state.scene?.controls ?? [];
+  const before = new Map(controls.map((c, i) => [c.name, c.held ? undefined : state.values[i]]));
   state.scene = scene;
   state.generator = scene.generator;
   state.values = [];
@@ -166,8 +167,11 @@ export function number(value, digits = 3) {
 const panels = new Map();
 let shown = null;
 
-/** Add a tab. `start(root)` is called when it is first shown, `show(root)` each time. */
-export function panel({ id, title, start, show }) {
+/**
+ * Add a tab, behind the one named `after`, if any. `start(root)` is called when it is first shown,
+ * `show(root)` each time.
+ */
+export function panel({ id, title, start, show, after }) {
   const root = el("section", {
     id: `panel-${id}`, class: "panel", role: "tabpanel", "aria-labelledby": `tab-${id}`, hidden: true,
   });
@@ -175,7 +179,9 @@ export function panel({ id, title, start, show }) {
     type: "button", id: `tab-${id}`, role: "tab", "aria-controls": `panel-${id}`,
     "aria-selected": "false", tabindex: "-1", onclick: () => choosePanel(id),
   }, title);
-  document.getElementById("tabs").append(button);
+  const before = panels.get(after)?.button;
+  if (before) before.after(button);
+  else document.getElementById("tabs").append(button);
   document.getElementById("panels").append(root);
   panels.set(id, { id, root, button, start, show, begun: false });
   if (shown === null) showPanel(id);
@@ -228,7 +234,8 @@ export function showPanel(id) {
 
 /** Arrow keys, Home and End move between tabs. */
 export function movePanel(event) {
-  const ids = [...panels.keys()];
+  // In the order in which they are seen.
+  const ids = [...document.getElementById("tabs").children].map((tab) => tab.id.slice("tab-".length));
   const here = ids.indexOf(shown);
   const to = {
     ArrowRight: (here + 1) % ids.length,

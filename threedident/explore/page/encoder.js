@@ -4,6 +4,8 @@ import {
   ask, clearError, debounce, el, isShown, latest, number, on, panel, point, showError, state, svg,
 } from "./core.js";
 
+// A factor whose R2 is less than this is not read out, and is drawn pale.
+const BLIND = 0.05;
 const BETWEEN = 200; // ms between two images that are encoded while a slider moves
 const LOOK_EVERY = 700; // ms between two looks at how far the read-out is
 const MARKED = 8; // codes that move most along a factor, which are drawn in full
@@ -225,7 +227,8 @@ function showFactors() {
     // The best that any encoder can reach is the scene's: of another scene it says nothing here.
     const best = control.best_r2 === null || control.best_r2 === undefined || here.differs ? null
       : el("span", { class: "faint best" }, ` of ${control.best_r2.toFixed(3)}`);
-    return el("tr", { "data-row": control.name },
+    const blind = factor.r2 != null && factor.r2 < BLIND;
+    return el("tr", { "data-row": control.name, class: blind ? "blind" : null },
       el("th", { scope: "row" }, control.label),
       el("td", { class: "wide" }, known && !discrete ? track(control, factor)
         : el("span", { class: "faint" }, known ? "" : "not read out")),
@@ -234,12 +237,13 @@ function showFactors() {
       el("td", {}, error),
       el("td", {}, quality, factor.r2 == null ? null : best));
   });
-  const heads = ["Factor", "", "True", "Read out", "Error", "R2, on other images"];
+  const heads = ["Factor", "", "True", "Read out", "Error", "R2, on images not fitted on"];
   parts.factors.replaceChildren(
     el("table", { class: "encoder-table" },
       el("caption", { class: "faint" },
         el("span", { class: "dot key" }), " true  ", el("span", { class: "ring key" }),
-        " read out of the codes; the line is the factor's range. Errors are in the sliders' units."),
+        " read out of the codes; the line is the factor's range. Errors are in the sliders' units. Pale: an R2 ",
+        `below ${BLIND}. There the ring stays near the mean, whatever the image, and is right by chance.`),
       el("thead", {}, el("tr", {}, heads.map((head, i) => (i === 1
         ? el("td", {}) : el("th", { scope: "col", class: head === "True" && "true" }, head))))),
       el("tbody", {}, rows)));

@@ -32,6 +32,9 @@ function start(panelRoot) {
     el("div", { id: "hidden", "aria-live": "polite" }),
     el("h2", {}, "The factors"),
     el("table", { id: "factors" }),
+    el("p", { class: "faint" },
+      "The best possible R2 is for images of uniform factors; – where it is not known, or there is none. At the ",
+      "edge of a hue's flat part, the change is the mean of both sides."),
   );
 }
 
@@ -99,8 +102,11 @@ function showHidden(box) {
     el("td", {}, bar(largest > 0 ? value / largest : 0)),
     el("td", { class: "words" }, inWords(directions[i], factors)),
   )).reverse();
+  const weak = values.filter((value) => value < NEARLY * largest).length - 1;
+  const others = weak > 0
+    ? ` So ${weak === 1 ? "is another direction" : `are ${weak} other directions`}, listed below.` : "";
   box.replaceChildren(
-    el("p", { class: "finding", id: "finding" }, sentence),
+    el("p", { class: "finding", id: "finding" }, sentence + others),
     el("table", { class: "singular" },
       el("caption", { class: "faint" }, "Singular values, the smallest first, and what moves in each direction"),
       el("tbody", {}, rows)),
@@ -116,6 +122,17 @@ function bar(share) {
     svg("rect", { x: 0, y: 0, width: Math.max(0.5, 100 * share), height: 8, class: "accent" }));
 }
 
+// The Jacobian looks so far to both sides; see STEP in scene_part.py.
+const STEP = 0.02;
+
+/** Where a value lies, as far as the flat part of its hue is concerned. */
+function whereFlat(control, value) {
+  if (control.flat.some(([low, high]) => Math.abs(value - low) < STEP || Math.abs(value - high) < STEP)) {
+    return "at the edge of the flat part";
+  }
+  return control.flat.some(([low, high]) => low < value && value < high) ? "in the flat part" : "";
+}
+
 function showTable() {
   const norms = new Map((measured?.factors ?? []).map((name, i) => [name, measured.norms[i]]));
   const largest = Math.max(1e-12, ...norms.values());
@@ -125,12 +142,12 @@ function showTable() {
     el("tbody", {}, state.scene.controls.map((control, i) => {
       const value = state.values[i];
       const shown = control.kind === "discrete" ? control.values[value] : number(value);
-      const flat = control.flat.some(([low, high]) => low < value && value < high);
+      const flat = whereFlat(control, value);
       const norm = norms.get(control.name);
       return el("tr", { "data-row": control.name },
         el("th", { scope: "row" }, control.label),
         el("td", {}, shown),
-        el("td", {}, flat ? `${inScene(control, value)}, in the flat part` : inScene(control, value)),
+        el("td", {}, [inScene(control, value), flat].filter(Boolean).join(", ")),
         el("td", {}, control.best_r2 === null ? "–" : control.best_r2.toFixed(4)),
         el("td", {}, norm === undefined ? "–" : bar(norm / largest)));
     })));

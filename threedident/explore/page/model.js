@@ -17,6 +17,7 @@ let drawn = []; // the values that the server has drawn last
 let without = []; // those of the same unit without interventions
 let waiting = 0; // draws under way
 let chosen = null; // { label, values } of a small image that was clicked
+let left = ""; // the small image that an intervention has left, as it is of the unit's first one
 let last = new Map(); // the values before a scene was changed, by name
 let fresh = false; // a scene was shown, and its values have not come yet
 let focus = ""; // the variable that the panel is about
@@ -146,7 +147,7 @@ function showScene(scene) {
       : "",
     el("p", { id: "by-hand", class: "notice", "aria-live": "polite", hidden: true }),
   );
-  panel({ id: "model", title: "Causes", start });
+  panel({ id: "model", title: "Causes", start, after: "here" });
 }
 
 const randomUnit = () => Math.floor(Math.random() * LARGEST_UNIT);
@@ -167,6 +168,7 @@ function moved(detail) {
   if (!isModel() || !detail.name) return;
   focus = detail.name;
   if (!follows) return;
+  left = chosen && same(chosen.values, state.values) ? chosen.label : "";
   const control = state.scene.controls.find((each) => each.name === detail.name);
   const value = Math.min(control.high, Math.max(control.low, detail.value));
   held.set(detail.name, control.kind === "discrete" ? Math.round(value) : value);
@@ -221,7 +223,7 @@ function showByHand() {
   if (ours) return;
   const words = chosen && same(chosen.values, state.values)
     ? `Shown is ${chosen.label}.`
-    : `Not the values of unit ${unit}: they were set one by one, or taken from an image. The model may never draw them.`;
+    : `Not the values of unit ${unit}: they were set one by one, which the model may never draw, or taken from an image.`;
   line.replaceChildren(words, " ", el("button", { type: "button", id: "draw-again", onclick: () => draw(false) },
     `Back to unit ${unit}`));
 }
@@ -253,8 +255,9 @@ function showActing() {
   for (const row of place("sliders").children) row.classList.toggle("intervened", held.has(row.dataset.control));
   const line = place("acting");
   const names = [...held.keys()].map(labelOf).join(", ");
+  const before = left ? `Interventions are on the unit's own image, and ${left} was left. ` : "";
   line.replaceChildren(...(held.size
-    ? [`Held by intervention: ${names}. The noise of unit ${unit} is the same as before. `,
+    ? [`${before}Held by intervention: ${names}. The noise of unit ${unit} is the same as before. `,
       el("button", { type: "button", id: "let-all-go", onclick: () => letGo(null) }, "Let all go")]
     : [`Unit ${unit} as the model draws it.`]));
   line.className = held.size ? "" : "faint";
@@ -294,7 +297,8 @@ function start(panelRoot) {
         "Below each stand the variables that are intervened on there, by you or by the model."),
       el("div", { id: "frames", class: "small-images" })) : null,
     el("h2", {}, "The command"),
-    el("p", { class: "faint" }, "It renders this unit with these interventions."),
+    el("p", { class: "faint" }, "It renders this unit with these interventions. For values that were set alone, or a ",
+      "later image, the part Take has the command."),
     el("pre", { id: "model-command", tabindex: 0 }),
     model.sources ? el("h2", {}, "Sources") : null,
     model.sources ? el("p", { class: "faint" }, model.sources) : null,
@@ -428,7 +432,7 @@ function showVariable() {
       ["Causes there, image before", names(each.parents_before)],
       ["Effects there", names(each.children_later)]);
   }
-  rows.push(["Shows as", each.renders ?? "nothing: no image shows it"], ["What is known of its law", each.status]);
+  rows.push(["Shows as", each.renders ?? "nothing: no image shows it"], ...(each.status === null ? [] : [["What is known of its law", each.status]]));
   if (each.note) rows.push(["Note", each.note]);
   place("variable-facts").replaceChildren(...rows.flatMap(([term, words]) => [el("dt", {}, term), el("dd", {}, words)]));
 }

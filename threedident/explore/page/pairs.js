@@ -114,14 +114,15 @@ function scaled(id, title, [low, high, most], value, change) {
   };
   show(value);
   range.addEventListener("input", () => {
-    const now = Number((10 ** Number(range.value)).toPrecision(2));
-    show(now);
-    change(now);
+    value = Number((10 ** Number(range.value)).toPrecision(2));
+    show(value);
+    change(value);
   });
   exact.addEventListener("change", () => {
-    const now = Number(exact.value);
-    if (now > 0) change(now);
-    show(now > 0 ? now : value);
+    const typed = Number(exact.value);
+    if (exact.value !== "" && typed > 0) value = Math.min(most, typed);
+    show(value); // what does not fit is put back, as elsewhere on the page
+    change(value);
   });
   return field(title, exact, range);
 }
