@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from threedident.explore.explorer import Explorer
+from threedident.explore.explorer import Answer, Explorer
 from threedident.explore.renderers import Renderers
 from threedident.explore.server import HANDLERS, LARGEST_REQUEST, make_app
 
@@ -245,6 +246,38 @@ def test_what_goes_wrong_inside_is_one_line(monkeypatch):
 
     answer = with_page(test)
     assert (answer.status, answer.error) == (500, "ZeroDivisionError: by zero")
+
+
+@pytest.mark.parametrize("name", ['x"; y="z', "a\r\nset-cookie: b=c", "\u03c8", "../\ud800"])
+def test_a_file_is_named_in_plain_letters_whatever_a_factor_is_called(monkeypatch, name):
+    async def file(explorer, data):
+        return Answer(b"content", "image/png", f"3dident-{name}.png")
+
+    monkeypatch.setitem(HANDLERS, "state", file)
+
+    async def test(page):
+        return await page.ask("state")
+
+    answer = with_page(test)
+    assert answer.status == 200 and "set-cookie" not in answer.headers
+    assert re.fullmatch(
+        r'attachment; filename="3dident-[\w.-]*\.png"',
+        answer.headers["content-disposition"],
+        re.ASCII,
+    )
+
+
+def test_an_answer_that_is_no_json_is_an_error_in_one_line(monkeypatch):
+    async def nowhere(explorer, data):
+        return {"distance": float("nan")}
+
+    monkeypatch.setitem(HANDLERS, "state", nowhere)
+
+    async def test(page):
+        return await page.ask("state")
+
+    answer = with_page(test)
+    assert answer.status == 500 and answer.error.startswith("ValueError: ")
 
 
 def test_listening_on_all_addresses_takes_addresses_and_no_names():

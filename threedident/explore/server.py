@@ -11,6 +11,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -193,7 +194,7 @@ async def _answer(request: Request) -> Response:
     if handler is None:
         return _refuse(404, f"there is no request {name!r:.80}")
     try:
-        answer = await handler(request.app.state.explorer, await _read(request))
+        return _response(await handler(request.app.state.explorer, await _read(request)))
     except ClientDisconnect:
         return Response(status_code=499)
     except (Superseded, Misfit, ThreeDIdentError) as error:
@@ -201,12 +202,17 @@ async def _answer(request: Request) -> Response:
     except Exception as error:
         _log.exception("/api/%s", name)
         return _refuse(500, f"{type(error).__name__}: {error}"[:500])
-    if isinstance(answer, Answer):
-        headers = dict(answer.headers)
-        if answer.name:
-            headers["Content-Disposition"] = f'attachment; filename="{answer.name}"'
-        return Response(answer.content, media_type=answer.media_type, headers=headers)
-    return JSONResponse(answer)
+
+
+def _response(answer: Mapping[str, Any] | Answer) -> Response:
+    """The response that carries a handler's answer."""
+    if not isinstance(answer, Answer):
+        return JSONResponse(answer)
+    headers = dict(answer.headers)
+    if answer.name:  # perhaps with a factor's name, which can have any letters
+        plain = re.sub(r"[^\w.-]+", "-", answer.name, flags=re.ASCII)
+        headers["Content-Disposition"] = f'attachment; filename="{plain}"'
+    return Response(answer.content, media_type=answer.media_type, headers=headers)
 
 
 async def _read(request: Request) -> Mapping[str, Any]:
