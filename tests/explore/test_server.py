@@ -290,6 +290,16 @@ def test_listening_on_all_addresses_takes_addresses_and_no_names():
     assert asyncio.run(whole()) == [200, 200, 421]
 
 
+def test_a_name_is_the_same_in_capitals():
+    async def whole():
+        async with opened() as page:
+            page.app = make_app(page.explorer, token=TOKEN, host="MyMachine", port=PORT)
+            hosts = [f"mymachine:{PORT}", f"MYMACHINE:{PORT}", f"other:{PORT}"]
+            return [(await page.ask("state", host=host)).status for host in hosts]
+
+    assert asyncio.run(whole()) == [200, 200, 421]
+
+
 def test_the_state_is_what_the_page_opens_with():
     async def test(page):
         return (await page.ask("state")).json()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import secrets
 import shlex
 import signal
@@ -249,6 +250,8 @@ async def serve(app: object, listener: socket.socket, ended: asyncio.Event) -> N
     waiting = asyncio.create_task(ended.wait())
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
+    # What is being answered is cut off after a second: that is no error to be told about.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     server.should_exit = True
     await serving
 
@@ -265,6 +268,10 @@ def listen(host: str, port: int | None) -> socket.socket:
     """
     if port is not None and not 0 <= port < 2**16:
         raise UsageError(f"--port must lie in [0, 65535], found {port}")
+    if not host:  # which a socket would take for all addresses
+        raise UsageError(
+            f"--host is empty: expected an address, such as {HOST}, or 0.0.0.0 for all of them"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = range(PORT, PORT + _PORTS_TRIED) if port is None else [port]
     reason = ""
@@ -274,9 +281,9 @@ def listen(host: str, port: int | None) -> socket.socket:
         try:
             listener.bind((host, each))
             listener.listen(64)
-        except OSError as error:
+        except (OSError, TypeError, UnicodeError) as error:  # also of a name that none can have
             listener.close()
-            reason = error.strerror or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             continue
         return listener
     where = f"port {port}" if port is not None else f"ports {ports[0]} to {ports[-1]}"

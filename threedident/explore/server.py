@@ -92,7 +92,7 @@ class Guard:
         self._app = app
         self._token = token
         self._cookie = f"threedident-{port}"  # cookies do not know ports
-        names = {host, "localhost", "127.0.0.1", "[::1]"}
+        names = {host.lower(), "localhost", "127.0.0.1", "[::1]"}
         if ":" in host:
             names.add(f"[{host}]")
         self._port = port
@@ -152,7 +152,7 @@ class Guard:
 
     def _is_ours(self, host: str) -> bool:
         """Whether a request's Host is this server's: no name that an attacker points at it."""
-        name, _, port = host.rpartition(":")
+        name, _, port = host.lower().rpartition(":")
         if port != str(self._port):
             return False
         if name in self._names:
