@@ -27,10 +27,14 @@ export function setValues(values, { moving = false } = {}) {
   emit("values", { moving });
 }
 
+let scenes = 0; // that were asked for
+
 /** Show another generator; the sliders keep the values of factors that both have. */
 export async function setScene(generator, values) {
+  scenes += 1;
+  const number = scenes;
   const scene = await ask("scene", { generator }, { slot: "generator" });
-  if (scene !== null) showScene(scene, values);
+  if (scene !== null && number === scenes) showScene(scene, values);
 }
 
 /** Show a scene that the server has described. */

@@ -153,10 +153,10 @@ function showFacts() {
 
 const follow = latest(async () => {
   if (!isShown("encoder")) return;
+  const { scene } = state;
   try {
     const answer = await ask("encoder-codes", point(), { slot: "encoder" });
-    if (answer === null) return;
-    if (answer.factors.length !== state.scene.controls.length) return; // of a scene before
+    if (answer === null || scene !== state.scene) return;
     here = answer;
     clearError(parts.live);
     showHere();

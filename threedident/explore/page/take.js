@@ -131,8 +131,9 @@ const showStrip = latest(async () => {
   if (!isShown("take") || !name) return;
   const label = place("factor").selectedOptions[0].textContent;
   try {
-    const blob = await ask("take-strip", strip(PREVIEW_SIDE), { slot: "take-strip" });
-    if (blob === null) return;
+    const asked = strip(PREVIEW_SIDE);
+    const blob = await ask("take-strip", asked, { slot: "take-strip" });
+    if (blob === null || JSON.stringify(asked) !== JSON.stringify(strip(PREVIEW_SIDE))) return;
     const image = place("preview");
     showBlob(image, blob);
     image.alt = `A traversal of ${label} through this point, from its low end to its high end`;
