@@ -219,7 +219,8 @@ def _parse_column(data: Any) -> Column:
         raise ValueError(f"a factor is {data!r:.100}")
     if span is not None:
         low, high = (float(end) for end in span)
-        if not (math.isfinite(low) and math.isfinite(high)):
+        ordered = low < high if kind == "circular" else low <= high
+        if not (math.isfinite(low) and math.isfinite(high) and ordered):
             raise ValueError(f"the range of {name} is {span!r:.100}")
         span = (low, high)
     return Column(name, kind, span, tuple(values))

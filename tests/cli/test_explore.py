@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -25,22 +28,41 @@ def children(pid):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_until_a_signal_which_ends_everything(number):
     with running() as (process, address):
-        for _ in range(100):
-            with contextlib.suppress(OSError):
-                with urllib.request.urlopen(address, timeout=10) as answer:
-                    assert b"<!doctype html>" in answer.read()
-                break
-            time.sleep(0.1)
+        with urllib.request.urlopen(address, timeout=10) as answer:  # the socket waits for it
+            assert b"<!doctype html>" in answer.read()
         below = children(process.pid)
         assert below
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(address.partition("?")[0], timeout=10)
+            urllib.request.urlopen(f"{address.partition('?')[0]}api/state", b"{}", timeout=10)
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
         assert process.returncode == 0 and out.rstrip().endswith("ended") and err == ""
     for pid in below:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_what_is_being_rendered_at_the_end_is_cut_off_without_a_word():
+    body = {"generator": {"preset": "3dident"}, "values": [0] * 10, "factor": "x", "steps": 13}
+    with running() as (process, address):
+        base, _, token = address.partition("?token=")
+        request = urllib.request.Request(
+            f"{base}api/take-strip",
+            json.dumps({**body, "resolution": 512}).encode(),
+            {"Content-Type": "application/json", "Authorization": f"token {token}"},
+        )
+
+        def ask():
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                urllib.request.urlopen(request, timeout=30)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.5)  # it takes some seconds
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        asking.join(30)
+    assert process.returncode == 0 and out.rstrip().endswith("ended") and err == ""
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_starts(cli):
@@ -60,6 +82,8 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(cli):
         (["--material", "crystal"], "crystal"),
         (["--fix", "x=3"], "raw value in"),
         (["--host", "no.such.host.invalid"], "--host"),
+        (["--host", ""], "--host is empty"),
+        (["--host", "a" * 80 + "\u00e9"], "--host"),
         (["--device", "tpu"], "device must be one of"),
         (["--split", "train"], "dataset"),
     ],
@@ -78,3 +102,18 @@ def test_answers_are_sent_at_once():
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.proto == socket.IPPROTO_TCP
+
+
+def test_an_encoder_that_does_not_fit_is_refused_before_the_page_opens(cli, tmp_path):
+    (tmp_path / "none.onnx").write_text("no graph")
+    said = cli("explore", "--no-browser", "--port", 0, "--encoder", "none.onnx", code=2).stderr
+    assert "none.onnx" in said and len(said.splitlines()) == 1
+
+
+def test_a_device_that_is_not_there_is_refused_before_the_page_opens(cli):
+    from threedident.render.direct import engine
+
+    if "cuda" in engine.available_devices():
+        pytest.skip("there is one")
+    said = cli("explore", "--no-browser", "--port", 0, "--device", "cuda", code=2).stderr
+    assert "no cuda device" in said and len(said.splitlines()) == 1

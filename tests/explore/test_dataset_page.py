@@ -222,6 +222,15 @@ def test_the_nearest_images_follow_the_sliders(page, source):
         assert nearest == pytest.approx(gaps.min(), rel=0.01)
 
 
+def test_another_scene_is_asked_about_with_its_own_values_alone(page):
+    page.run(
+        "const select = document.getElementById('preset'); select.value = '3dident-wrapped';"
+        "select.dispatchEvent(new Event('change', {bubbles: true}));"
+    )
+    page.wait("return document.querySelector('[data-place=note]').textContent")
+    assert page.complaints() == []  # as of a request that was refused
+
+
 def test_pages_load_what_is_seen_a_few_at_a_time(page, source):
     for _ in range(20):  # faster than any answer
         page.run("document.querySelector('[data-place=after]').click()")

@@ -14,7 +14,13 @@ from threedident.datasets.formats import open_dataset
 from threedident.distributions import Normal
 from threedident.errors import UsageError
 from threedident.explore.controls import Control
-from threedident.explore.linear_readout import LinearReadout, Sample, draw_sample, error_of
+from threedident.explore.linear_readout import (
+    LinearReadout,
+    Sample,
+    best_r2_of,
+    draw_sample,
+    error_of,
+)
 from threedident.explore.stored_images import StoredImages
 
 COLUMNS = (
@@ -172,3 +178,16 @@ def test_of_a_grid_images_are_drawn_at_random():
     assert (
         draw_sample(StoredImages.of(source), 200, 100).numbers.tolist() == sample.numbers.tolist()
     )
+
+
+def test_the_best_r2_is_that_of_the_law_that_drew_the_dataset(tmp_path, monkeypatch):
+    source = open_dataset(as_rendered(tmp_path / "data", 40, side=8))
+    stored = StoredImages.of(source)
+    assert best_r2_of(stored) == source.preset.best_r2 != {}
+    latents = {**source.manifest.settings["latents"], "source": "file"}
+    settings = {**source.manifest.settings, "latents": latents}
+    given = dataclasses.replace(source.manifest, settings=settings)
+    assert given.why_no_best_r2
+    for manifest in (given, None):
+        monkeypatch.setattr(type(source), "manifest", manifest)
+        assert best_r2_of(stored) == {}

@@ -161,6 +161,34 @@ def test_it_says_what_is_invisible_here(page):
     assert "0.9630" in cells and any("flat part" in cell for cell in cells)
 
 
+HOLD = """
+const ask = window.fetch;
+window.held = [];
+window.fetch = (address, ...more) => (String(address).endsWith(arguments[0])
+  ? new Promise((go) => window.held.push(go)).then(() => ask(address, ...more))
+  : ask(address, ...more));
+"""
+
+
+def test_what_was_measured_elsewhere_does_not_stand_beside_newer_sliders(page):
+    page.wait("return document.getElementById('finding')")
+    shown = (
+        "return [document.getElementById('hidden').classList.contains('stale'),"
+        "document.querySelectorAll('#factors svg').length]"
+    )
+    page.run(HOLD, "api/jacobian")
+    page.run(MOVE, "x", 0.5, True)
+    page.wait("return held.length === 1")
+    assert page.run(shown) == [True, 0]
+    page.run(MOVE, "x", -0.5, True)
+    page.run("held[0]()")
+    page.wait("return held.length === 2")  # the first has been answered
+    assert page.run(shown) == [True, 0]
+    page.run("held[1]()")
+    page.wait("return !document.getElementById('hidden').classList.contains('stale')")
+    assert page.run(shown) == [False, 10]
+
+
 def test_another_preset_shape_and_material(page):
     choose = (
         "const select = document.getElementById(arguments[0]); select.value = arguments[1];"

@@ -79,6 +79,24 @@ def test_a_newer_request_of_a_slot_takes_the_place_of_those_that_wait():
     np.testing.assert_array_equal(answers[-1], run(lambda p: p.images(settings(), ROWS[1:2])))
 
 
+def test_a_newer_request_also_ends_what_waits_of_one_that_was_begun(monkeypatch):
+    monkeypatch.setattr(module, "_PIXELS", 32**2)  # six pieces
+
+    async def test(pool):
+        await pool.images(settings(), ROWS[:1])  # it is ready
+        older = asyncio.create_task(pool.images(settings(), ROWS, slot="strip"))
+        while len(pool._waiting) != 5:  # the first is begun
+            await asyncio.sleep(0)
+        newer = asyncio.create_task(pool.images(settings(), ROWS[:2], slot="strip"))
+        answers = await asyncio.gather(older, newer, return_exceptions=True)
+        return *answers, dict(pool._slots)
+
+    older, newer, left = run(test)
+    assert isinstance(older, Superseded)
+    np.testing.assert_array_equal(newer, run(lambda pool: pool.images(settings(), ROWS[:2])))
+    assert left == {}
+
+
 def test_a_moving_slider_comes_before_all_that_waits():
     async def test(pool):
         done = []

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
-from helpers.explorer import PORT, TOKEN, opened, with_page
+from helpers.explorer import ONCE, PORT, TOKEN, opened, with_page
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from threedident.explore.explorer import Explorer
+from threedident.explore.explorer import Answer, Explorer
 from threedident.explore.renderers import Renderers
 from threedident.explore.server import HANDLERS, LARGEST_REQUEST, make_app
 
@@ -20,10 +21,11 @@ REFUSED = {
     "no token": ({"authorization": None}, 401),
     "a wrong token": ({"authorization": "token no"}, 401),
     "a token cut short": ({"authorization": f"token {TOKEN[:-1]}"}, 401),
-    "a cookie of another port": ({"authorization": None, "cookie": f"threedident-1={TOKEN}"}, 401),
+    "a cookie": ({"authorization": None, "cookie": f"token={TOKEN}; threedident={TOKEN}"}, 401),
     "another name": ({"host": "evil.example"}, 421),
     "another name, our port": ({"host": f"evil.example:{PORT}"}, 421),
-    "our name, another port": ({"host": "127.0.0.1:1"}, 421),
+    "our name, and more": ({"host": f"127.0.0.1.evil.example:{PORT}"}, 421),
+    "our name as a user's": ({"host": f"127.0.0.1@evil.example:{PORT}"}, 421),
     "another address": ({"host": f"10.0.0.1:{PORT}"}, 421),
     "no name": ({"host": ""}, 421),
     "another origin": ({"origin": "http://evil.example"}, 403),
@@ -56,28 +58,37 @@ def test_who_is_let_in():
         answers = [
             await page.ask("state"),
             await page.ask("state", host=f"localhost:{PORT}", origin=f"http://localhost:{PORT}"),
-            await page.ask("state", authorization=None, cookie=f"threedident-{PORT}={TOKEN}"),
+            await page.ask("state", host="127.0.0.1:9000"),  # the end of a tunnel
+            await page.ask("state", host="LOCALHOST"),  # port 80, which browsers leave out
             await page.ask("state", sec_fetch_site="same-origin"),
             await page.get("/", sec_fetch_site="cross-site"),  # a link that was followed
         ]
         return [answer.status for answer in answers]
 
-    assert with_page(test) == [200] * 5
+    assert with_page(test) == [200] * 6
 
 
-def test_the_token_goes_from_the_address_into_a_cookie():
+def test_the_page_itself_holds_no_secret_and_sets_no_cookie():
     async def test(page):
-        moved = await page.get(f"/?token={TOKEN}", authorization=None)
-        bare = await page.get("/", authorization=None)
-        cookie = moved.headers["set-cookie"]
-        opened = await page.get("/", authorization=None, cookie=cookie.partition(";")[0])
-        return moved, bare, opened, cookie
+        files = ["/", f"/?token={TOKEN}", "/page/main.js", "/page/core.js", "/page/style.css"]
+        return [await page.get(path, authorization=None) for path in files]
 
-    moved, bare, opened_page, cookie = with_page(test)
-    assert (moved.status, moved.headers["location"]) == (303, "/")
-    assert "HttpOnly" in cookie and "SameSite=lax" in cookie and f"threedident-{PORT}=" in cookie
-    assert bare.status == 401 and "?token=" in bare.error
-    assert opened_page.status == 200 and b"<!doctype html>" in opened_page.body
+    for answer in with_page(test):
+        assert answer.status == 200 and "set-cookie" not in answer.headers
+        assert TOKEN not in answer.body.decode() and ONCE not in answer.body.decode()
+
+
+def test_a_secret_is_good_for_the_token_once():
+    async def test(page):
+        wrong = await page.ask("token", {"once": "no"}, authorization=None)
+        foreign = await page.ask("token", {"once": ONCE}, authorization=None, origin="http://a.b")
+        first = await page.ask("token", {"once": ONCE}, authorization=None)
+        second = await page.ask("token", {"once": ONCE}, authorization=None)
+        empty = await page.ask("token", {"once": ""}, authorization=None)
+        return [wrong.status, foreign.status, second.status, empty.status], first.json()
+
+    statuses, answer = with_page(test)
+    assert statuses == [401, 403, 401, 401] and answer == {"token": TOKEN}
 
 
 @pytest.mark.parametrize(
@@ -247,11 +258,53 @@ def test_what_goes_wrong_inside_is_one_line(monkeypatch):
     assert (answer.status, answer.error) == (500, "ZeroDivisionError: by zero")
 
 
+@pytest.mark.parametrize("name", ['x"; y="z', "a\r\nset-cookie: b=c", "\u03c8", "../\ud800"])
+def test_a_file_is_named_in_plain_letters_whatever_a_factor_is_called(monkeypatch, name):
+    async def file(explorer, data):
+        return Answer(b"content", "image/png", f"3dident-{name}.png")
+
+    monkeypatch.setitem(HANDLERS, "state", file)
+
+    async def test(page):
+        return await page.ask("state")
+
+    answer = with_page(test)
+    assert answer.status == 200 and "set-cookie" not in answer.headers
+    assert re.fullmatch(
+        r'attachment; filename="3dident-[\w.-]*\.png"',
+        answer.headers["content-disposition"],
+        re.ASCII,
+    )
+
+
+def test_an_answer_that_is_no_json_is_an_error_in_one_line(monkeypatch):
+    async def nowhere(explorer, data):
+        return {"distance": float("nan")}
+
+    monkeypatch.setitem(HANDLERS, "state", nowhere)
+
+    async def test(page):
+        return await page.ask("state")
+
+    answer = with_page(test)
+    assert answer.status == 500 and answer.error.startswith("ValueError: ")
+
+
 def test_listening_on_all_addresses_takes_addresses_and_no_names():
     async def whole():
         async with opened() as page, Renderers(1) as pool:
-            page.app = make_app(Explorer(pool), token=TOKEN, host="0.0.0.0", port=PORT)
+            page.app = make_app(Explorer(pool), token=TOKEN, host="0.0.0.0")
             hosts = [f"192.168.1.7:{PORT}", f"[fe80::1]:{PORT}", f"evil.example:{PORT}"]
+            return [(await page.ask("state", host=host)).status for host in hosts]
+
+    assert asyncio.run(whole()) == [200, 200, 421]
+
+
+def test_a_name_is_the_same_in_capitals():
+    async def whole():
+        async with opened() as page:
+            page.app = make_app(page.explorer, token=TOKEN, host="MyMachine")
+            hosts = [f"mymachine:{PORT}", f"MYMACHINE:{PORT}", f"other:{PORT}"]
             return [(await page.ask("state", host=host)).status for host in hosts]
 
     assert asyncio.run(whole()) == [200, 200, 421]

@@ -179,8 +179,8 @@ def test_an_axis_is_no_wider_than_its_values_need():
     columns = (Column("area", "continuous", (0, 4096)), Column("x", "continuous", (0, 10)))
     stored = StoredImages.of(NumberedSource([[100, 0], [300, 5], [200, 6]], columns))
     assert [(axis.low, axis.high) for axis in stored.axes] == [(100.0, 300.0), (0.0, 10.0)]
-    # Distances are in ranges, not in what is shown of them.
-    assert stored.nearest(np.array([100, 5], np.float32), 1)[0].tolist() == [1]
+    # Distances are in what is shown, or areas would count for next to nothing.
+    assert stored.nearest(np.array([100, 5], np.float32), 1)[0].tolist() == [0]
 
 
 def test_factors_that_are_no_numbers_are_refused():

@@ -14,7 +14,7 @@ from threedident.explore.explorer import Explorer
 from threedident.explore.renderers import Renderers
 from threedident.explore.server import make_app
 
-TOKEN, PORT = "a-token", 8765
+TOKEN, ONCE, PORT = "a-token", "a-secret", 8765
 
 
 class Answered:
@@ -36,7 +36,7 @@ class Page:
 
     def __init__(self, explorer):
         self.explorer = explorer
-        self.app = make_app(explorer, token=TOKEN, host="127.0.0.1", port=PORT)
+        self.app = make_app(explorer, token=TOKEN, host="127.0.0.1", once=ONCE)
 
     async def ask(self, name, body=None, **headers):
         """POST /api/NAME with the token."""

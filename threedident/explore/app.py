@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import logging
 import secrets
 import shlex
 import signal
 import socket
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from threedident import defaults
 from threedident.causal import CausalModel, load_model
@@ -27,6 +31,7 @@ except ImportError as error:
 
 from threedident.explore.explorer import Explorer
 from threedident.explore.renderers import Renderers
+from threedident.explore.scenes import LEAST_SIDE, View
 from threedident.explore.server import make_app
 from threedident.explore.stored_images import StoredImages
 
@@ -127,12 +132,15 @@ def explore(
             )
             if live is not None:
                 await stack.enter_async_context(live)
-            app = make_app(explorer, token=token, host=host, port=port)
+            if not await _unless(ended, _try(explorer)):
+                return
+            # Whoever lists processes sees a browser's address, but this secret is good only once.
+            once = secrets.token_urlsafe(24) if browser else ""
+            app = make_app(explorer, token=token, host=host, once=once)
             _announce(host, port, token, say)
             if browser:
-                threading.Thread(
-                    target=webbrowser.open, args=(_address(host, port, token),), daemon=True
-                ).start()
+                address = _address(host, port, once=once)
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
             await serve(app, listener, ended)
 
     with contextlib.closing(listener):
@@ -184,9 +192,36 @@ def _given_preset(
     return changed, tuple(words)
 
 
-def _address(host: str, port: int, token: str) -> str:
+async def _try(explorer: Explorer) -> None:
+    """Use what was asked for once, so that it is refused before the page opens if it does not fit.
+
+    Raises:
+        UsageError: there is no such device; or the encoder cannot be loaded, or takes other images.
+    """
+    scene, encoder = explorer.start, explorer.encoder
+    start = np.array([[control.start for control in scene.controls]], np.float32)
+    if encoder is not None:
+        await encoder.encode(await scene.images(start, await encoder.view(scene)))
+    elif explorer.device not in ("auto", "cpu"):
+        await scene.images(start, View(LEAST_SIDE, "draft"))
+
+
+async def _unless(ended: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do some work, unless an event comes first; return whether it was done."""
+    doing, waiting = asyncio.create_task(work), asyncio.create_task(ended.wait())
+    await asyncio.wait({doing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if doing.done():
+        doing.result()
+        return True
+    doing.cancel()
+    return False
+
+
+def _address(host: str, port: int, token: str = "", *, once: str = "") -> str:
     name = HOST if host in _EVERYWHERE else host
-    return f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
+    secret = f"once={once}" if once else f"token={token}"
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/?{secret}"
 
 
 def _announce(host: str, port: int, token: str, say: Callable[[str], None]) -> None:
@@ -249,6 +284,8 @@ async def serve(app: object, listener: socket.socket, ended: asyncio.Event) -> N
     waiting = asyncio.create_task(ended.wait())
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
+    # What is being answered is cut off after a second: that is no error to be told about.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     server.should_exit = True
     await serving
 
@@ -265,6 +302,10 @@ def listen(host: str, port: int | None) -> socket.socket:
     """
     if port is not None and not 0 <= port < 2**16:
         raise UsageError(f"--port must lie in [0, 65535], found {port}")
+    if not host:  # which a socket would take for all addresses
+        raise UsageError(
+            f"--host is empty: expected an address, such as {HOST}, or 0.0.0.0 for all of them"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = range(PORT, PORT + _PORTS_TRIED) if port is None else [port]
     reason = ""
@@ -275,9 +316,9 @@ def listen(host: str, port: int | None) -> socket.socket:
         try:
             listener.bind((host, each))
             listener.listen(64)
-        except OSError as error:
+        except (OSError, TypeError, UnicodeError) as error:  # also of a name that none can have
             listener.close()
-            reason = error.strerror or str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             continue
         return listener
     where = f"port {port}" if port is not None else f"ports {ports[0]} to {ports[-1]}"

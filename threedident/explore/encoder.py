@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ from threedident.evaluate.runner.process import Limits
 from threedident.evaluate.runner.session import REQUEST_LIMIT, Account, EncoderSession
 from threedident.evaluate.seen import check_seen, split_of, training_record
 from threedident.evaluate.submissions.submission import TRUSTED, identify
-from threedident.explore.linear_readout import LinearReadout, draw_sample
+from threedident.explore.linear_readout import LinearReadout, best_r2_of, draw_sample
 from threedident.explore.renderers import Superseded
 from threedident.explore.scenes import (
     LEAST_SIDE,
@@ -383,6 +384,11 @@ class LiveEncoder:
             "The read-out was fitted on other images than those here: the dataset's generator is "
             f"{manifest.preset.name}, which differs in {', '.join(fields[:4])}."
         )
+
+    @functools.cached_property
+    def best_r2(self) -> Mapping[str, float]:
+        """The best R2 that any encoder can reach on the dataset, by factor, where it is known."""
+        return {} if self._stored is None else best_r2_of(self._stored)
 
     # Loading and fitting
 

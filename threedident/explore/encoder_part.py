@@ -81,6 +81,7 @@ def _at_a_point(
                 "predicted": predicted,
                 "error": error_of(readout.columns[place], value, predicted),
                 **dataclasses.asdict(readout.scores[place]),
+                "best_r2": live.best_r2.get(control.name),
             }
         factors.append(each)
     return {

@@ -215,6 +215,27 @@ def _same(column: Column, wanted: Column) -> bool:
     return np.allclose(column.range, wanted.range, rtol=1e-6)
 
 
+def best_r2_of(stored: StoredImages) -> dict[str, float]:
+    """The best R2 that any encoder can reach on a dataset's images, by factor, where it is known.
+
+    It holds for the law that drew the dataset's latents: the preset's own does not do for others.
+
+    Args:
+        stored: the dataset.
+    """
+    manifest = stored.source.manifest
+    if manifest is None:
+        return {}
+    best = dict(manifest.best_r2)
+    if manifest.sampling is None:
+        return best
+    return {
+        each.name: best[each.renders]
+        for each in manifest.sampling.model.variables
+        if each.kind == "continuous" and each.renders in best
+    }
+
+
 def error_of(column: Column, true: float, predicted: float) -> float:
     """The error of a prediction, in the factor's units; of a circular one the shorter way round.
 

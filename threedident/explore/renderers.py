@@ -86,7 +86,7 @@ class Renderers:
         """
         self._count = processes or min(_MOST_PROCESSES, usable_processors())
         self._waiting: list[_Job] = []
-        self._slots: dict[Hashable, _Job] = {}
+        self._slots: dict[Hashable, list[_Job]] = {}  # the jobs of each slot that wait
         self._numbers = itertools.count()
         self._arrived = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
@@ -166,22 +166,21 @@ class Renderers:
     ) -> Array:
         rows = np.ascontiguousarray(rows, np.float32)
         step = max(1, _PIXELS // settings.engine.resolution**2)
-        if len(self._waiting) + len(rows) // step > MOST_WAITING:
+        waiting = sum(not job.result.done() for job in self._waiting)
+        if waiting + len(rows) // step > MOST_WAITING:
             raise Busy("too many images are waited for already: try again in a moment")
         pieces = [rows[start : start + step] for start in range(0, len(rows), step)]
         jobs = []
-        for place, piece in enumerate(pieces):
+        for piece in pieces:
             future: asyncio.Future[Array] = asyncio.get_running_loop().create_future()
-            own = None if slot is None else (slot, place)
             number = next(self._numbers)
-            jobs.append(_Job(priority, number, settings, piece, linear, own, future))
+            jobs.append(_Job(priority, number, settings, piece, linear, slot, future))
         async with self._arrived:
             if slot is not None:
                 self._supersede(slot)
+                self._slots[slot] = [*jobs]
             for job in jobs:
                 heapq.heappush(self._waiting, job)
-                if job.slot is not None:
-                    self._slots[job.slot] = job
             self._arrived.notify(len(jobs))
         try:
             parts = await asyncio.gather(*(job.result for job in jobs))
@@ -194,10 +193,7 @@ class Renderers:
 
     def _supersede(self, slot: Hashable) -> None:
         """Take the waiting jobs of a slot out of the queue."""
-        for place in itertools.count():
-            job = self._slots.pop((slot, place), None)
-            if job is None:
-                return
+        for job in self._slots.pop(slot, []):
             if not job.result.done():
                 job.result.set_exception(Superseded("a newer request has taken its place"))
 
@@ -206,8 +202,11 @@ class Renderers:
             while True:
                 while self._waiting:
                     job = heapq.heappop(self._waiting)
-                    if self._slots.get(job.slot) is job:
-                        del self._slots[job.slot]
+                    beside = self._slots.get(job.slot, [])
+                    if job in beside:
+                        beside.remove(job)
+                        if not beside:
+                            del self._slots[job.slot]
                     if not job.result.done():
                         return job
                 await self._arrived.wait()

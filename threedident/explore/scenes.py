@@ -18,6 +18,7 @@ from threedident.explore.renderers import WAITING, Renderers, Settings
 from threedident.factors import FACTORS
 from threedident.plain_data import Misfit
 from threedident.presets import SATURATION, Preset
+from threedident.render.quality import DIRECT_MATERIALS
 from threedident.render.scene import SceneBuilder, hue_colors
 from threedident.render.settings import EngineSettings
 
@@ -184,7 +185,14 @@ class PresetScene(RenderedScene):
         self.preset = preset
         self.generator = generator
         self.title = preset.name
-        self.settings(View())  # which refuses a material
+        for material in preset.drawn_materials:
+            if material not in DIRECT_MATERIALS:
+                raise UsageError(
+                    f"{preset.name} is of {material}, which lets light through: the page renders "
+                    f"with the direct engine, which has {' and '.join(DIRECT_MATERIALS)}. Give one "
+                    "of these with --material"
+                )
+        self.settings(View())
         SceneBuilder(preset)  # and a mesh file that cannot be used
         self.controls = tuple(factor_control(preset, name) for name in FACTOR_BY_NAME)
 

@@ -1,7 +1,8 @@
 """The server: who may ask, what is asked, and answers without a surprise.
 
-It is made for one person at one machine. Each request needs the token, which the address carries
-and a cookie keeps; a page of another origin, or a name that is not this machine's, is refused.
+It is made for one person at one machine. Each request for data needs the token. The page takes it
+from its address and keeps it to itself: a cookie would go to every server of this machine, since
+cookies know no ports. A page of another origin, or a name that is not this machine's, is refused.
 Nothing names a file: a request is JSON that each part checks field by field.
 """
 
@@ -11,6 +12,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import re
 from collections.abc import Mapping
 from importlib import resources
 from typing import Any
@@ -18,7 +20,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -61,40 +63,42 @@ _HEADERS = {
 #: Statuses of errors that are nobody's fault; others are 400.
 _STATUS: dict[type[Exception], int] = {Superseded: 409, Busy: 503}
 
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::[0-9]{1,5})?")
+
 _log = logging.getLogger(__name__)
 
 
-def make_app(explorer: Explorer, *, token: str, host: str, port: int) -> ASGIApp:
+def make_app(explorer: Explorer, *, token: str, host: str, once: str = "") -> ASGIApp:
     """Make the application.
 
     Args:
         explorer: what it shows.
-        token: the secret that each request must carry.
+        token: the secret that each request for data must carry.
         host: the address that it listens on.
-        port: the port that it listens on.
+        once: a secret that is good for the token, once; empty: none.
     """
     routes = [
         Route("/", _page, methods=["GET"]),
         Route("/page/{name}", _asset, methods=["GET"]),
+        Route("/api/token", _exchange, methods=["POST"]),
         Route("/api/{name}", _answer, methods=["POST"]),
     ]
-    guard = Middleware(Guard, token=token, host=host, port=port)
+    guard = Middleware(Guard, token=token, host=host)
     app = Starlette(routes=routes, middleware=[guard])
     app.state.explorer = explorer
+    app.state.token, app.state.once = token, once
     return app
 
 
 class Guard:
     """The door: host, origin and token of each request, and the headers of each answer."""
 
-    def __init__(self, app: ASGIApp, *, token: str, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, host: str) -> None:
         self._app = app
         self._token = token
-        self._cookie = f"threedident-{port}"  # cookies do not know ports
-        names = {host, "localhost", "127.0.0.1", "[::1]"}
+        names = {host.lower(), "localhost", "127.0.0.1", "[::1]"}
         if ":" in host:
             names.add(f"[{host}]")
-        self._port = port
         self._any_address = host in ("0.0.0.0", "::")
         self._names = names
 
@@ -116,11 +120,6 @@ class Guard:
         refusal = self._refusal(request)
         if refusal is not None:
             await refusal(scope, receive, with_headers)
-        elif request.method == "GET" and "token" in request.query_params:
-            # Out of the address, where histories and screenshots would keep it.
-            response = RedirectResponse("/", 303)
-            response.set_cookie(self._cookie, self._token, httponly=True, samesite="lax", path="/")
-            await response(scope, receive, with_headers)
         else:
             await self._app(scope, receive, with_headers)
 
@@ -128,7 +127,11 @@ class Guard:
         """The answer to a request that is not let in; None for one that is."""
         host = request.headers.get("host", "")
         if not self._is_ours(host):
-            return _refuse(421, f"this server does not answer to the name {host!r:.80}")
+            return _refuse(
+                421,
+                f"this server does not answer to the name {host!r:.80}: use the address that "
+                "`3dident explore` has printed",
+            )
         origin = request.headers.get("origin")
         site = request.headers.get("sec-fetch-site", "same-origin")
         foreign = origin is not None and origin != f"http://{host}"
@@ -136,11 +139,10 @@ class Guard:
         followed = request.method == "GET" and request.url.path == "/"
         if foreign or (not followed and site not in ("same-origin", "none")):
             return _refuse(403, "another page may not ask this server")
-        given = (
-            request.query_params.get("token")
-            or request.headers.get("authorization", "").removeprefix("token ")
-            or request.cookies.get(self._cookie, "")
-        )
+        path = request.url.path
+        if not path.startswith("/api/") or path == "/api/token":
+            return None  # the page itself holds no secret
+        given = request.headers.get("authorization", "").removeprefix("token ")
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             return _refuse(
                 401,
@@ -151,9 +153,10 @@ class Guard:
 
     def _is_ours(self, host: str) -> bool:
         """Whether a request's Host is this server's: no name that an attacker points at it."""
-        name, _, port = host.rpartition(":")
-        if port != str(self._port):
+        match = _HOST.fullmatch(host.lower())  # whatever the port, as of a tunnel's end
+        if match is None:
             return False
+        name = match[1]
         if name in self._names:
             return True
         if not self._any_address:
@@ -167,6 +170,23 @@ class Guard:
 
 def _refuse(status: int, text: str) -> Response:
     return JSONResponse({"error": text}, status)
+
+
+async def _exchange(request: Request) -> Response:
+    """Hand out the token for the secret that is good once, as a browser was started with it."""
+    state = request.app.state
+    try:
+        given = str((await _read(request)).get("once", ""))
+    except (ClientDisconnect, Misfit) as error:
+        return _refuse(400, str(error))
+    if not state.once or not hmac.compare_digest(given.encode(), state.once.encode()):
+        return _refuse(
+            401,
+            "this address was used before: open the one that `3dident explore` has printed, with "
+            "its ?token=",
+        )
+    state.once = ""
+    return JSONResponse({"token": state.token})
 
 
 async def _page(request: Request) -> Response:
@@ -193,7 +213,7 @@ async def _answer(request: Request) -> Response:
     if handler is None:
         return _refuse(404, f"there is no request {name!r:.80}")
     try:
-        answer = await handler(request.app.state.explorer, await _read(request))
+        return _response(await handler(request.app.state.explorer, await _read(request)))
     except ClientDisconnect:
         return Response(status_code=499)
     except (Superseded, Misfit, ThreeDIdentError) as error:
@@ -201,12 +221,17 @@ async def _answer(request: Request) -> Response:
     except Exception as error:
         _log.exception("/api/%s", name)
         return _refuse(500, f"{type(error).__name__}: {error}"[:500])
-    if isinstance(answer, Answer):
-        headers = dict(answer.headers)
-        if answer.name:
-            headers["Content-Disposition"] = f'attachment; filename="{answer.name}"'
-        return Response(answer.content, media_type=answer.media_type, headers=headers)
-    return JSONResponse(answer)
+
+
+def _response(answer: Mapping[str, Any] | Answer) -> Response:
+    """The response that carries a handler's answer."""
+    if not isinstance(answer, Answer):
+        return JSONResponse(answer)
+    headers = dict(answer.headers)
+    if answer.name:  # perhaps with a factor's name, which can have any letters
+        plain = re.sub(r"[^\w.-]+", "-", answer.name, flags=re.ASCII)
+        headers["Content-Disposition"] = f'attachment; filename="{plain}"'
+    return Response(answer.content, media_type=answer.media_type, headers=headers)
 
 
 async def _read(request: Request) -> Mapping[str, Any]:

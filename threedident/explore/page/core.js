@@ -27,10 +27,14 @@ export function setValues(values, { moving = false } = {}) {
   emit("values", { moving });
 }
 
+let scenes = 0; // that were asked for
+
 /** Show another generator; the sliders keep the values of factors that both have. */
 export async function setScene(generator, values) {
+  scenes += 1;
+  const number = scenes;
   const scene = await ask("scene", { generator }, { slot: "generator" });
-  if (scene !== null) showScene(scene, values);
+  if (scene !== null && number === scenes) showScene(scene, values);
 }
 
 /** Show a scene that the server has described. */
@@ -52,6 +56,23 @@ export function point() {
 // A name of this tab, so that two tabs do not take each other's place on the server.
 const tab = Array.from(crypto.getRandomValues(new Uint32Array(2)), (n) => n.toString(36)).join("");
 
+let token = "";
+
+/** Take the token out of the address, where histories and screenshots would keep it. */
+export async function enter() {
+  const given = new URLSearchParams(location.search);
+  token = given.get("token") ?? sessionStorage.getItem("token") ?? "";
+  if (given.has("once")) {
+    const answer = await ask("token", { once: given.get("once") }).catch((error) => {
+      if (!token) throw error; // else this tab has it already, as after a reload
+      return { token };
+    });
+    token = answer.token;
+  }
+  sessionStorage.setItem("token", token);
+  history.replaceState(null, "", location.pathname);
+}
+
 /**
  * Ask the server. Returns what its JSON says, or a Blob; null where a newer request of the same
  * slot has come. Throws an Error with the server's sentence.
@@ -61,7 +82,7 @@ export async function ask(name, body = {}, { slot } = {}) {
   try {
     answer = await fetch(`api/${name}`, {
       method: "POST",
-      headers: { "Content-Type": "application/json" },
+      headers: { "Content-Type": "application/json", Authorization: `token ${token}` },
       body: JSON.stringify(slot ? { ...body, tab, slot } : body),
     });
   } catch {
@@ -82,15 +103,19 @@ export function latest(run) {
     next = args;
     if (busy) return;
     busy = true;
-    try {
-      while (next !== null) {
-        const now = next;
-        next = null;
+    let failure = null;
+    while (next !== null) {
+      const now = next;
+      next = null;
+      failure = null;
+      try {
         await run(...now);
+      } catch (error) {
+        failure = error; // the last arguments have their turn all the same
       }
-    } finally {
-      busy = false;
     }
+    busy = false;
+    if (failure !== null) throw failure;
   };
 }
 

@@ -27,8 +27,7 @@ export function startDataset() {
     near();
     for (const each of histograms) each.mark();
   };
-  on("values", move);
-  on("scene", move);
+  on("values", move); // which also come right after a scene
 }
 
 const place = (name) => root.querySelector(`[data-place="${name}"]`);

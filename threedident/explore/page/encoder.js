@@ -155,10 +155,10 @@ function showFacts() {
 
 const follow = latest(async () => {
   if (!isShown("encoder")) return;
+  const { scene } = state;
   try {
     const answer = await ask("encoder-codes", point(), { slot: "encoder" });
-    if (answer === null) return;
-    if (answer.factors.length !== state.scene.controls.length) return; // of a scene before
+    if (answer === null || scene !== state.scene) return;
     here = answer;
     clearError(parts.live);
     showHere();
@@ -224,9 +224,9 @@ function showFactors() {
       : `${factor.error < 0 ? "−" : "+"}${inWords(control, Math.abs(factor.error))}`;
     const quality = factor.accuracy != null ? `${(100 * factor.accuracy).toFixed(0)} % right of ${control.values.length} classes`
       : factor.r2 == null ? "–" : factor.r2.toFixed(3).replace("-", "−");
-    // The best that any encoder can reach is the scene's: of another scene it says nothing here.
-    const best = control.best_r2 === null || control.best_r2 === undefined || here.differs ? null
-      : el("span", { class: "faint best" }, ` of ${control.best_r2.toFixed(3)}`);
+    // The best that any encoder can reach on the dataset, which is what R2 is measured on.
+    const best = factor.best_r2 == null ? null
+      : el("span", { class: "faint best" }, ` of ${factor.best_r2.toFixed(3)}`);
     const blind = factor.r2 != null && factor.r2 < BLIND;
     return el("tr", { "data-row": control.name, class: blind ? "blind" : null },
       el("th", { scope: "row" }, control.label),

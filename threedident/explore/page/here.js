@@ -13,13 +13,10 @@ let measured = null;
 export function startHere() {
   panel({ id: "here", title: "Here", start, show: refresh });
   on("scene", () => { measured = null; });
-  on("values", ({ moving }) => {
+  on("values", () => {
     if (!isShown("here") || !root) return;
-    showTable();
-    if (!moving) later();
-    else stale();
+    refresh();
   });
-  on("values", ({ moving }) => { if (moving && isShown("here")) later(); });
 }
 
 function start(panelRoot) {
@@ -40,11 +37,13 @@ function start(panelRoot) {
 
 function refresh() {
   showTable();
+  root.querySelector("#hidden").classList.toggle("stale", !isFresh());
   later();
 }
 
-function stale() {
-  root.querySelector("#hidden").classList.add("stale");
+/** Whether what is measured is of the sliders' point, and not of one before. */
+function isFresh() {
+  return measured !== null && measured.at === JSON.stringify(point());
 }
 
 const later = debounce(() => measure(), 250);
@@ -52,13 +51,17 @@ const measure = latest(async () => {
   if (!isShown("here")) return;
   const box = root.querySelector("#hidden");
   if (state.scene.kind === "stored") {
+    measured = null;
+    box.classList.remove("stale");
     box.replaceChildren(el("p", {}, "These images are stored ones: there are none in between, so there is no Jacobian."));
     return;
   }
+  const now = point();
+  const at = JSON.stringify(now);
   try {
-    const answer = await ask("jacobian", point(), { slot: "jacobian" });
-    if (answer === null) return;
-    measured = answer;
+    const answer = await ask("jacobian", now, { slot: "jacobian" });
+    if (answer === null || at !== JSON.stringify(point())) return; // the sliders have moved on
+    measured = { ...answer, at };
     clearError(root);
     showHidden(box);
     showTable();
@@ -134,7 +137,7 @@ function whereFlat(control, value) {
 }
 
 function showTable() {
-  const norms = new Map((measured?.factors ?? []).map((name, i) => [name, measured.norms[i]]));
+  const norms = new Map((isFresh() ? measured.factors : []).map((name, i) => [name, measured.norms[i]]));
   const largest = Math.max(1e-12, ...norms.values());
   const head = ["Factor", "Value", "In the scene", "Best possible R2", "Change of the image"];
   root.querySelector("#factors").replaceChildren(

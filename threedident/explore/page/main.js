@@ -1,6 +1,6 @@
 // The page: loads the state, then its parts.
 
-import { ask, movePanel, showScene, state } from "./core.js";
+import { ask, enter, movePanel, showScene, state } from "./core.js";
 import { startScene } from "./scene.js";
 import { startHere } from "./here.js";
 import { startPairs } from "./pairs.js";
@@ -11,6 +11,7 @@ import { startTake } from "./take.js";
 
 async function main() {
   try {
+    await enter();
     state.facts = await ask("state");
   } catch (error) {
     const line = document.getElementById("scene-error");

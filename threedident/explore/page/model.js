@@ -14,7 +14,6 @@ let environment = "observed";
 let held = new Map();
 let follows = true; // whether what depends on a slider follows it
 let drawn = []; // the values that the server has drawn last
-let without = []; // those of the same unit without interventions
 let waiting = 0; // draws under way
 let chosen = null; // { label, values } of a small image that was clicked
 let left = ""; // the small image that an intervention has left, as it is of the unit's first one
@@ -113,7 +112,6 @@ function showScene(scene) {
   environment = "observed";
   held = new Map();
   drawn = [];
-  without = [];
   chosen = null;
   focus = scene.model.variables[0].name;
   const field = el("input", {
@@ -182,7 +180,6 @@ const drawLatest = latest(async (moving) => {
   try {
     const answer = await ask("model-draw", unitNow());
     if (answer === null || generator !== state.generator) return;
-    without = answer.without;
     drawn = answer.values;
     chosen = null;
     waiting = 0;
@@ -367,9 +364,9 @@ const showPair = part(async (current) => {
     place_.replaceChildren(el("p", { class: "faint" }, "Move a slider: what it causes follows, and both images stand here."));
     return;
   }
-  const [before, after] = [without, drawn];
   const answer = await ask("model-images", { ...unitNow(), kind: "counterfactual", resolution: SMALL }, { slot: "model-pair" });
   if (answer === null || !current()) return;
+  const [before, after] = answer.values;
   const names = state.scene.controls.map((each) => each.name);
   const changed = names.filter((name, i) => before[i] !== after[i]);
   place_.replaceChildren(

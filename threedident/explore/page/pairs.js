@@ -232,7 +232,7 @@ const refresh = latest(async () => {
     showError(root, error);
     return;
   }
-  if (answer === null) return;
+  if (answer === null || !same(asked)) return; // of other values; the newer ones are asked for
   clearError(root);
   place("pairs-form").hidden = answer.kind === "none";
   if (answer.kind === "none") {

@@ -21,6 +21,7 @@ export function startTake() {
   on("values", () => {
     if (!root || !isShown("take")) return;
     root.classList.add("moved");
+    place("copy").disabled = true; // until the command is that of this point
     later();
   });
 }
@@ -139,8 +140,9 @@ const showStrip = latest(async () => {
   if (!isShown("take") || !name) return;
   const label = place("factor").selectedOptions[0].textContent;
   try {
-    const blob = await ask("take-strip", strip(PREVIEW_SIDE), { slot: "take-strip" });
-    if (blob === null) return;
+    const asked = strip(PREVIEW_SIDE);
+    const blob = await ask("take-strip", asked, { slot: "take-strip" });
+    if (blob === null || JSON.stringify(asked) !== JSON.stringify(strip(PREVIEW_SIDE))) return;
     const image = place("preview");
     showBlob(image, blob);
     image.alt = `A traversal of ${label} through this point, from its low end to its high end`;
