@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+
 import pytest
 from helpers.browser import needs_browser, running_browser
 from helpers.explorer import running
@@ -86,9 +90,21 @@ def test_codes_and_factors_follow_the_sliders_and_curves_a_factor(browser, tmp_p
 
 def test_what_a_strangers_encoder_does_wrong_is_said_and_the_page_goes_on(browser, tmp_path):
     data = as_rendered(tmp_path / "data", 40)
-    (tmp_path / "bad.onnx").write_bytes(b"no graph")
-    with running(data, "--encoder", tmp_path / "bad.onnx") as (_, address):
+    file = dividing(tmp_path / "bad.onnx")
+    with running(data, "--encoder", file) as (process, address):
         opened(browser, address)
+        browser.wait("return document.querySelectorAll('#encoder-codes rect').length === 3")
+        # Its process is gone, and what lies there now is no encoder any more.
+        file.write_bytes(b"no graph")
+        listed = subprocess.run(
+            ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        (pid,) = (line.split()[0] for line in listed.stdout.splitlines() if "runner" in line)
+        os.kill(int(pid), signal.SIGKILL)
+        browser.run(MOVE, "y", 0.5)
         browser.wait(
             "return [...document.querySelectorAll('#panel-encoder .error')]"
             ".some(line => line.textContent.includes('bad.onnx is no ONNX file'))"

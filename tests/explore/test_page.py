@@ -154,7 +154,7 @@ def test_it_says_what_is_invisible_here(page):
         "const said = document.getElementById('finding')?.textContent;"
         "return said?.includes('object hue is invisible') && said"
     )
-    assert found == "Here object hue is invisible: the image does not change with it."
+    assert found.startswith("Here object hue is invisible: the image does not change with it.")
     cells = page.run(
         "return [...document.querySelectorAll('[data-row=object_hue] td')].map(c => c.textContent)"
     )
@@ -237,6 +237,17 @@ def test_a_thousand_moves_leave_the_last_image_and_no_memory_behind(page, server
     np.testing.assert_array_equal(pixels(page), expected(page))
     assert memory(server[0].pid) < before + 60
     assert page.run("return document.querySelectorAll('*').length") < 2000
+
+
+def test_a_page_that_is_loaded_again_shows_what_it_has_shown(page):
+    page.run(MOVE, "y", -0.4, True)
+    page.click("#tab-take")
+    settled(page)
+    page.call("/refresh", {})
+    page.wait(READY)
+    page.wait(f"return {STATE[7:]}.values[1] === -0.4")
+    shown = "return document.querySelector('[role=tab][aria-selected=true]').id"
+    assert page.run(shown) == "tab-take"
 
 
 def test_two_tabs_do_not_disturb_each_other(page, server):

@@ -58,7 +58,10 @@ const tab = Array.from(crypto.getRandomValues(new Uint32Array(2)), (n) => n.toSt
 
 let token = "";
 
-/** Take the token out of the address, where histories and screenshots would keep it. */
+/**
+ * Take the token out of the address, where histories and screenshots would keep it. Returns whether
+ * it was there: otherwise the page was loaded again.
+ */
 export async function enter() {
   const given = new URLSearchParams(location.search);
   token = given.get("token") ?? sessionStorage.getItem("token") ?? "";
@@ -71,6 +74,7 @@ export async function enter() {
   }
   sessionStorage.setItem("token", token);
   history.replaceState(null, "", location.pathname);
+  return given.has("token") || given.has("once");
 }
 
 /**

@@ -1,6 +1,6 @@
 // The page: loads the state, then its parts.
 
-import { ask, enter, movePanel, showScene, state } from "./core.js";
+import { ask, enter, movePanel, on, point, setScene, showPanel, showScene, state } from "./core.js";
 import { startScene } from "./scene.js";
 import { startHere } from "./here.js";
 import { startPairs } from "./pairs.js";
@@ -10,8 +10,9 @@ import { startEncoder } from "./encoder.js";
 import { startTake } from "./take.js";
 
 async function main() {
+  let entered = true;
   try {
-    await enter();
+    entered = await enter();
     state.facts = await ask("state");
   } catch (error) {
     const line = document.getElementById("scene-error");
@@ -29,6 +30,27 @@ async function main() {
   startModel();
   startEncoder();
   startTake();
+  if (!entered) await restore();
+  on("values", ({ moving }) => { if (!moving) keep(); });
+  on("panel", keep);
+  keep();
+}
+
+// A page that is loaded again shows what it has shown.
+
+function keep() {
+  const panel = document.querySelector("[role=tab][aria-selected=true]").id.slice("tab-".length);
+  sessionStorage.setItem("shown", JSON.stringify({ ...point(), panel }));
+}
+
+async function restore() {
+  try {
+    const { generator, values, panel } = JSON.parse(sessionStorage.getItem("shown"));
+    await setScene(generator, generator.model ? undefined : values);
+    showPanel(panel);
+  } catch {
+    // Nothing was kept, or not by this server: it opens as at first.
+  }
 }
 
 main();
