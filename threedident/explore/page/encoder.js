@@ -237,7 +237,7 @@ function showFactors() {
       el("td", {}, error),
       el("td", {}, quality, factor.r2 == null ? null : best));
   });
-  const heads = ["Factor", "", "True", "Read out", "Error", "R2, on images not fitted on"];
+  const heads = ["Factor", "", "True", "Read out", "Error", "Held-out R2"];
   parts.factors.replaceChildren(
     el("table", { class: "encoder-table" },
       el("caption", { class: "faint" },

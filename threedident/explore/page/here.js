@@ -77,6 +77,13 @@ function inWords(direction, factors) {
   return kept.map(([, share, name]) => `${name} ${share >= 0 ? "+" : "−"}${Math.abs(share).toFixed(2)}`).join(", ");
 }
 
+/** What a direction is about: one factor, or a mix. */
+function subjectOf(direction, factors) {
+  const sizes = direction.map(Math.abs);
+  const first = sizes.indexOf(Math.max(...sizes));
+  return sizes[first] > 0.9 ? factors[first] : `a mix of factors (${inWords(direction, factors)})`;
+}
+
 function labels() {
   return new Map(state.scene.controls.map((control) => [control.name, control.label]));
 }
@@ -93,10 +100,7 @@ function showHidden(box) {
   const largest = values[0];
   const last = values.length - 1;
   const share = largest > 0 ? values[last] / largest : 0;
-  const main = directions[last].map(Math.abs);
-  const first = main.indexOf(Math.max(...main));
-  const alone = main[first] > 0.9;
-  const subject = alone ? factors[first] : `a mix of factors (${inWords(directions[last], factors)})`;
+  const subject = subjectOf(directions[last], factors);
   let sentence = `Every direction shows: the weakest, ${subject}, has ${(100 * share).toFixed(0)} % of the strongest.`;
   if (values[last] <= 1e-6 * largest) sentence = `Here ${subject} is invisible: the image does not change with it.`;
   else if (share < NEARLY) sentence = `Here ${subject} is nearly invisible: ${(100 * share).toFixed(1)} % of the strongest direction.`;
@@ -105,9 +109,9 @@ function showHidden(box) {
     el("td", {}, bar(largest > 0 ? value / largest : 0)),
     el("td", { class: "words" }, inWords(directions[i], factors)),
   )).reverse();
-  const weak = values.filter((value) => value < NEARLY * largest).length - 1;
-  const others = weak > 0
-    ? ` So ${weak === 1 ? "is another direction" : `are ${weak} other directions`}, listed below.` : "";
+  const weak = directions.filter((_, i) => i < last && values[i] < NEARLY * largest).reverse();
+  const others = weak.length
+    ? ` Below ${100 * NEARLY} % as well: ${weak.map((each) => subjectOf(each, factors)).join("; ")}.` : "";
   box.replaceChildren(
     el("p", { class: "finding", id: "finding" }, sentence + others),
     el("table", { class: "singular" },

@@ -53,13 +53,13 @@ export function startModel() {
 function startChoice() {
   const { models, generator_of_dataset: dataset } = state.facts;
   const select = el("select", { id: "model", name: "model" },
-    el("option", { value: "" }, "none"),
+    el("option", { value: "" }, "–"),
     dataset ? el("optgroup", { label: "The dataset" },
       el("option", { value: "dataset" }, "its stored images"),
       dataset.dataset ? null : el("option", { value: "rendered" }, "rendered as it was")) : null,
     el("optgroup", { label: "Causal models" },
       models.map((name) => el("option", { value: `model:${name}` }, name))));
-  place("generator").append(el("label", { class: "model" }, el("span", {}, dataset ? "Model or dataset" : "Causal model"), select));
+  place("generator").append(el("label", { class: "model" }, el("span", {}, dataset ? "Or a model, or the dataset" : "Or a model"), select));
   select.addEventListener("change", async (event) => {
     event.stopPropagation(); // the form's own listener is about presets
     const generator = select.value === "dataset" ? { dataset: true }
