@@ -3,8 +3,8 @@
     python benchmarks/jacobian.py [--points 8]
 
 The page renders at 64 x 64 in standard quality and averages 2 x 2 pixels
-(threedident/explore/scene_part.py). Here the same is done in reference quality, with two seeds whose
-mean it is compared with, and at 32 x 32 without averaging.
+(threedident/explore/scene_part.py). Here the same is done in reference quality, with two seeds,
+whose mean it is compared with, and at 32 x 32 without averaging.
 """
 
 from __future__ import annotations
