@@ -111,7 +111,7 @@ def drag(page, name, start, end, kind="mouse"):
         "const box = area.getBoundingClientRect(); return [box.left, box.top, box.width]",
         name,
     )
-    y = int(top + 15)
+    y = int(top + 25)  # in its middle
     steps = [
         {"type": "pointerMove", "x": int(left + width * start), "y": y},
         {"type": "pointerDown", "button": 0},

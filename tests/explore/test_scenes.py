@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threedident.errors import UsageError
+from threedident.explore.explorer import Explorer
 from threedident.explore.scene_part import AVERAGED, JACOBIAN_VIEW, STEP, jacobian_at
 from threedident.explore.scenes import View
 from threedident.factors import FACTOR_NAMES, factor_index
@@ -140,3 +143,27 @@ def test_a_preset_that_only_blender_renders_is_refused():
 
     with pytest.raises(UsageError, match="crystal"):
         with_page(test, PRESETS["3dident"].changed(material="crystal"))
+
+
+def test_nobody_waits_while_a_scene_is_made(monkeypatch):
+    made = threading.Event()
+    make = Explorer._make
+
+    def slow(self, data):
+        assert made.wait(20)
+        return make(self, data)
+
+    async def test(page):
+        monkeypatch.setattr(Explorer, "_make", slow)
+        waiting = asyncio.create_task(
+            page.ask("scene", {"generator": {"preset": "3dident", "shape": "cube"}})
+        )
+        await asyncio.sleep(0)
+        others = [await page.ask("state") for _ in range(3)]
+        body = {"generator": page.explorer.start.generator, "values": [0.0] * 10, "resolution": 16}
+        others.append(await page.ask("image", body))
+        assert not waiting.done()
+        made.set()
+        return [each.status for each in (*others, await waiting)]
+
+    assert with_page(test) == [200] * 5

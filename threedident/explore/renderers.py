@@ -241,15 +241,20 @@ class Renderers:
             )
             if answer is not None:
                 return answer
-            process.kill()
-            process.pipe.close()
-            process.join(5)
-            self._processes[place] = ChildProcess(_serve)
+            self._processes[place] = await anyio.to_thread.run_sync(_replace, process)
             self.restarts += 1
         raise RenderError(
             f"the render process ended {_ATTEMPTS} times at this image: `3dident doctor` says "
             "whether something is broken"
         )
+
+
+def _replace(process: ChildProcess) -> ChildProcess:
+    """End a process, and start another one."""
+    process.kill()
+    process.pipe.close()
+    process.join(5)
+    return ChildProcess(_serve)
 
 
 def _exchange(process: ChildProcess, message: Any) -> Any:

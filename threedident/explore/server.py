@@ -213,7 +213,10 @@ async def _answer(request: Request) -> Response:
     if handler is None:
         return _refuse(404, f"there is no request {name!r:.80}")
     try:
-        return _response(await handler(request.app.state.explorer, await _read(request)))
+        explorer, data = request.app.state.explorer, await _read(request)
+        if data.get("generator") is not None:
+            await explorer.prepare(data["generator"])
+        return _response(await handler(explorer, data))
     except ClientDisconnect:
         return Response(status_code=499)
     except (Superseded, Misfit, ThreeDIdentError) as error:

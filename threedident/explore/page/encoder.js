@@ -262,7 +262,7 @@ function showCodes() {
   const bars = values.map((value, i) => {
     const [top, bottom] = [Math.min(y(value), y(0)), Math.max(y(value), y(0))];
     const words = scaled
-      ? `code ${i + 1}: ${number(codes[i])}, ${number(value)} standard deviations from the dataset's mean`
+      ? `code ${i + 1}: ${number(codes[i])}, ${number(value)} standard deviations from the mean of the read-out's images`
       : `code ${i + 1}: ${number(codes[i])}`;
     return svg("rect", {
       class: value < 0 ? "down" : "up", x: left + (i + 0.5) * step - thick / 2, y: top,
@@ -277,7 +277,7 @@ function showCodes() {
     svg("line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) }),
     svg("text", { class: "label end", x: left - 5, y: y(value) + 4 }, number(value, 2)),
   ]);
-  const unit = scaled ? "standard deviations from the dataset's mean" : "their own units";
+  const unit = scaled ? "standard deviations from the mean of the read-out's images" : "their own units";
   parts.codes.replaceChildren(
     svg("svg", {
       class: "encoder-chart", viewBox: `0 0 ${width} ${height}`, role: "img",
