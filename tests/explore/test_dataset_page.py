@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -105,12 +106,11 @@ def values(page):
 
 def drag(page, name, start, end, kind="mouse"):
     """Draw over a histogram, from one share of its width to another."""
-    left, top, width = page.run(
-        "const area = document.querySelector(`[data-filter=${arguments[0]}] .brush`);"
-        "area.scrollIntoView({block: 'center'});"
-        "const box = area.getBoundingClientRect(); return [box.left, box.top, box.width]",
-        name,
-    )
+    where = []
+    while len(where) < 2 or where[-1] != where[-2]:  # until nothing on the page moves any more
+        where.append(_place_of(page, name))
+        time.sleep(0.2)
+    left, top, width = where[-1]
     y = int(top + 25)  # in its middle
     steps = [
         {"type": "pointerMove", "x": int(left + width * start), "y": y},
@@ -120,6 +120,16 @@ def drag(page, name, start, end, kind="mouse"):
     ]
     pointer = {"type": "pointer", "id": kind, "parameters": {"pointerType": kind}}
     page.call("/actions", {"actions": [{**pointer, "actions": steps}]})
+
+
+def _place_of(page, name):
+    """The left end, the top and the width of a histogram, in the middle of the screen."""
+    return page.run(
+        "const area = document.querySelector(`[data-filter=${arguments[0]}] .brush`);"
+        "area.scrollIntoView({block: 'center'});"
+        "const box = area.getBoundingClientRect(); return [box.left, box.top, box.width]",
+        name,
+    )
 
 
 def ends(page, name):
