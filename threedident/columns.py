@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 KINDS = ("continuous", "circular", "discrete")
 
@@ -23,3 +24,14 @@ class Column:
     kind: str = "continuous"
     range: tuple[float, float] | None = None
     values: tuple[str, ...] = ()
+
+    def means_the_same(self, other: Column) -> bool:
+        """Whether a value of another column, whatever its name, means what it means here."""
+        if self.kind != other.kind:
+            return False
+        if self.kind == "discrete":
+            return self.values == other.values
+        if self.range is None or other.range is None:
+            return self.range == other.range
+        pairs = zip(self.range, other.range, strict=True)
+        return all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-8) for a, b in pairs)

@@ -164,16 +164,19 @@ def choice(value: Any, where: str, choices: Sequence[C]) -> C:
     raise Misfit(f"{where} must be one of {', '.join(map(str, choices))}, found {_show(value)}")
 
 
-def whole(value: Any, where: str, least: int = 0) -> int:
-    """A whole number in [least, 2^64).
+def whole(value: Any, where: str, least: int = 0, most: int | None = None) -> int:
+    """A whole number in [least, 2^64), or in [least, most].
 
     Args:
         value: the value.
         where: the name of its field.
         least: the smallest number that is allowed.
+        most: the largest number that is allowed; None: any below 2^64.
     """
     if type(value) is not int or not least <= value < 2**64:
         raise Misfit(f"{where} must be a whole number in [{least}, 2^64), found {_show(value)}")
+    if most is not None and value > most:
+        raise Misfit(f"{where} must be at most {most}, found {value}")
     return value
 
 

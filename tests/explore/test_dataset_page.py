@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import shutil
 import time
@@ -18,17 +17,6 @@ from threedident.datasets.formats import open_dataset
 pytestmark = needs_browser
 
 COUNT, SIDE = 500, 16
-PIXELS = """
-const image = document.querySelector(arguments[0]);
-await image.decode();
-const canvas = document.createElement('canvas');
-canvas.width = image.naturalWidth;
-canvas.height = image.naturalHeight;
-const context = canvas.getContext('2d');
-context.drawImage(image, 0, 0);
-const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
-return btoa(Array.from(data, (byte) => String.fromCharCode(byte)).join(''));
-"""
 NUMBERS = """
 return [...document.querySelectorAll('#dataset-sheet .tile')].map((tile) => +tile.dataset.number)
 """
@@ -93,11 +81,6 @@ def page(browser, address):
 
 def text(page, selector):
     return page.run("return document.querySelector(arguments[0]).textContent", selector)
-
-
-def pixels(page, selector):
-    content = base64.b64decode(page.run(PIXELS, selector))
-    return np.frombuffer(content, np.uint8).reshape(SIDE, SIDE, 4)[..., :3]
 
 
 def values(page):
@@ -173,9 +156,7 @@ def test_a_range_is_drawn_over_a_histogram(page, source, kind):
     drag(page, "y", 0.5, 0.99, kind)
     numbers = shows(page, source, {"x": moved, "y": ends(page, "y")})
     assert 0 < len(numbers) < COUNT / 4
-    np.testing.assert_array_equal(
-        pixels(page, "#dataset-sheet .tile img"), source.image(numbers[0])
-    )
+    np.testing.assert_array_equal(page.pixels("#dataset-sheet .tile img"), source.image(numbers[0]))
     page.click("#dataset-clear")
     shows(page, source, {})
 
@@ -202,7 +183,7 @@ def test_an_image_that_is_chosen_sets_the_sliders(page, source):
     page.wait("return document.querySelectorAll('#dataset-chosen tbody tr').length === 10")
     page.wait("return document.querySelector('[data-place=near] .tile').dataset.number === '7'")
     assert text(page, "[data-place=near] .under") == "0"
-    np.testing.assert_array_equal(pixels(page, "[data-place=chosen-image]"), source.image(7))
+    np.testing.assert_array_equal(page.pixels("[data-place=chosen-image]"), source.image(7))
     page.run("document.querySelector('#dataset-sheet .tile').focus()")
     page.press(RIGHT, RIGHT, ENTER)
     page.wait(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import subprocess
 from pathlib import Path
@@ -26,25 +25,6 @@ slider.value = arguments[1];
 slider.dispatchEvent(new Event('input'));
 if (arguments[2]) slider.dispatchEvent(new Event('change'));
 """
-PIXELS = """
-const image = document.querySelector(arguments[0]);
-await image.decode();
-const canvas = document.createElement('canvas');
-canvas.width = image.naturalWidth;
-canvas.height = image.naturalHeight;
-const context = canvas.getContext('2d');
-context.drawImage(image, 0, 0);
-const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
-const text = Array.from(data, (byte) => String.fromCharCode(byte)).join('');
-return [canvas.height, canvas.width, btoa(text)];
-"""
-
-
-def pixels(browser, selector="#image"):
-    """The pixels of an image of the page."""
-    height, width, content = browser.run(PIXELS, selector)
-    shape = (height, width, 4)
-    return np.frombuffer(base64.b64decode(content), np.uint8).reshape(shape)[..., :3]
 
 
 def values(browser):
@@ -105,12 +85,12 @@ def test_it_opens_with_a_slider_for_each_factor_and_asks_nobody_else(page):
 
 
 def test_a_slider_moves_the_image_to_that_of_render(page):
-    before = pixels(page)
+    before = page.pixels("#image")
     page.run(MOVE, "x", 0.75)
     page.run(MOVE, "object_hue", -0.9, True)
     settled(page)
     assert np.float32(values(page)[0]) == np.float32(0.75)
-    after = pixels(page)
+    after = page.pixels("#image")
     assert (after != before).any()
     np.testing.assert_array_equal(after, expected(page))
 
@@ -122,7 +102,7 @@ def test_the_keyboard_moves_a_slider(page):
     said = page.run("return document.activeElement.getAttribute('aria-valuetext')")
     assert said.startswith("0.120") and said.endswith("rad")
     settled(page)
-    np.testing.assert_array_equal(pixels(page), expected(page))
+    np.testing.assert_array_equal(page.pixels("#image"), expected(page))
 
 
 def test_a_number_can_be_typed_and_nonsense_is_put_back(page):
@@ -202,7 +182,7 @@ def test_another_preset_shape_and_material(page):
         )
     settled(page)
     preset = load_preset("3dident-wrapped").changed(shape="knot", material="metal")
-    np.testing.assert_array_equal(pixels(page), expected(page, preset))
+    np.testing.assert_array_equal(page.pixels("#image"), expected(page, preset))
 
 
 def memory(pid):
@@ -234,7 +214,7 @@ def test_a_thousand_moves_leave_the_last_image_and_no_memory_behind(page, server
     before = memory(server[0].pid)
     page.run(run, 800)
     settled(page)
-    np.testing.assert_array_equal(pixels(page), expected(page))
+    np.testing.assert_array_equal(page.pixels("#image"), expected(page))
     assert memory(server[0].pid) < before + 60
     assert page.run("return document.querySelectorAll('*').length") < 2000
 
@@ -262,11 +242,11 @@ def test_two_tabs_do_not_disturb_each_other(page, server):
         page.run(MOVE, "z", 0.8, True)
         settled(page)
         assert values(page)[2] == 0.8
-        np.testing.assert_array_equal(pixels(page), expected(page))
+        np.testing.assert_array_equal(page.pixels("#image"), expected(page))
         page.call("/window", {"handle": second})
         settled(page)
         assert values(page)[2] == -0.8
-        np.testing.assert_array_equal(pixels(page), expected(page))
+        np.testing.assert_array_equal(page.pixels("#image"), expected(page))
     finally:
         page.call("/window", {"handle": second})
         page.call("/window", method="DELETE")

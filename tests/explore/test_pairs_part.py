@@ -21,6 +21,7 @@ from PIL import Image
 from scipy import stats
 
 from threedident.causal import Sampling, load_model
+from threedident.causal.sampling import second_views
 from threedident.cli.options import ConditionalOptions, conditional_options
 from threedident.distributions import Grid, Normal, PairProcess, UniformFactors
 from threedident.distributions.philox_sampler import sample_partners
@@ -540,7 +541,7 @@ def test_second_views_are_those_that_a_dataset_would_have():
     model = load_model("causal3dident-recalled-primitives")
     drawn = Sampling(model, view="hues").draw(range(24), seed=5, split="train").variables
     for item in (0, 3, 11):
-        views = pairs_part.second_views(model, "hues", drawn[2 * item], 12, seed=5)
+        views = second_views(model, "hues", drawn[2 * item], 12, seed=5)
         assert np.array_equal(views[item], drawn[2 * item + 1])
 
 

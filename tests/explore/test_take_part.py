@@ -123,10 +123,10 @@ def test_a_strip_has_the_images_of_its_factor():
 
 def test_a_strip_stops_at_each_class_once():
     shapes = Control("shape", "shape", kind="discrete", low=0, high=2, values=("a", "b", "c"))
-    assert take_part.stops(shapes, 9).tolist() == [0, 1, 2]
+    assert shapes.along(9).tolist() == [0, 1, 2]
     many = Control("n", "n", kind="step", low=1, high=100)
-    assert take_part.stops(many, 3).tolist() == [1, 50, 100]
-    assert take_part.stops(Control("x", "x"), 3).tolist() == [-1, 0, 1]
+    assert many.along(3).tolist() == [1, 50, 100]
+    assert Control("x", "x").along(3).tolist() == [-1, 0, 1]
 
 
 @pytest.mark.parametrize(

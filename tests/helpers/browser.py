@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -21,6 +22,19 @@ FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
     "--disable-dev-shm-usage",
 ]
+
+PIXELS = """
+const image = document.querySelector(arguments[0]);
+await image.decode();
+const canvas = document.createElement('canvas');
+canvas.width = image.naturalWidth;
+canvas.height = image.naturalHeight;
+const context = canvas.getContext('2d');
+context.drawImage(image, 0, 0);
+const { data } = context.getImageData(0, 0, canvas.width, canvas.height);
+const text = Array.from(data, (byte) => String.fromCharCode(byte)).join('');
+return [canvas.height, canvas.width, btoa(text)];
+"""
 
 needs_browser = pytest.mark.skipif(
     not (CHROMIUM and DRIVER),
@@ -87,6 +101,12 @@ class Browser:
         """Prefer dark colours, or light ones."""
         feature = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
         self.command("Emulation.setEmulatedMedia", features=[feature])
+
+    def pixels(self, selector):
+        """The pixels of an image on the page, (H, W, 3) uint8."""
+        height, width, content = self.run(PIXELS, selector)
+        whole = np.frombuffer(base64.b64decode(content), np.uint8).reshape(height, width, 4)
+        return whole[..., :3]
 
     def screenshot(self, path):
         """Write what is seen as a PNG file."""

@@ -491,3 +491,40 @@ def sample_noise(
     words = np.array(rows, np.uint64).reshape(len(rows), NOISE, count)
     top = (words >> np.uint64(40)).astype(np.float64)
     return np.moveaxis((2.0 * top + 1.0) / 2.0**24 - 1.0, 1, 2).astype(np.float32)
+
+
+def second_views(
+    model: CausalModel, view: str, values: npt.ArrayLike, count: int, *, seed: int
+) -> Float32:
+    """Draw second views of a first one that is given.
+
+    They are drawn as `Sampling(model, view=view)` draws those of items 0, 1, ... of the split
+    train, from the same noise.
+
+    Args:
+        model: the model.
+        view: the name of the law of its views.
+        values: the variables of the first view, (D,).
+        count: the number of second views.
+        seed: the seed, 0 <= seed < 2^64.
+
+    Returns:
+        Their variables, (count, D) float32.
+
+    Raises:
+        UsageError: the model has no such views, or a mechanism gives a value that does not fit.
+    """
+    law = model.view(view)
+    given = np.asarray(values, np.float32).astype(np.float64)
+    first = {name: np.full(count, given[k]) for k, name in enumerate(model.names)}
+    noise = sample_noise(range(count), 1, len(model.names), seed=seed, split="train")
+    units = (noise.astype(np.float64) + 1) / 2
+    drawn: dict[str, Float64] = {}
+    for name in order(model.names, law, f"model {model.name}"):
+        if name not in law:
+            drawn[name] = first[name]
+            continue
+        domain = model[name].domain
+        at = Draw(domain, units[:, model.names.index(name), :2], drawn, first, first)
+        drawn[name] = domain.hold(law[name].draw(at))
+    return np.stack([drawn[name] for name in model.names], axis=1).astype(np.float32)

@@ -23,7 +23,6 @@ from threedident.distributions.transitions import DiscreteLaplace, Transition, U
 from threedident.errors import UsageError
 from threedident.explore.scenes import PresetScene
 from threedident.factors import FACTOR_NAMES, GROUPS
-from threedident.plain_data import Misfit
 
 CONDITIONALS = ("normal", "laplace", "gennorm", "uniform")
 TRANSITIONS = ("uni", "lap")
@@ -192,10 +191,7 @@ def check_transition(data: Any) -> tuple[Transition, str]:
 def _change(fields: Mapping[str, Any], where: str) -> int | None:
     if fields.get("change") is None:
         return None
-    count = plain_data.whole(fields["change"], f"{where}.change", 1)
-    if count > _MOST_CHANGE:
-        raise Misfit(f"{where}.change must be at most {_MOST_CHANGE}, found {count}")
-    return count
+    return plain_data.whole(fields["change"], f"{where}.change", 1, _MOST_CHANGE)
 
 
 def transition_words(transition: Transition, grid: Grid) -> list[str]:

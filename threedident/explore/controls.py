@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from threedident.columns import Column
 
 KINDS = ("continuous", "circular", "discrete", "step")
@@ -51,6 +54,19 @@ class Control:
     def as_dict(self) -> dict[str, Any]:
         """The control as plain data for JSON."""
         return dataclasses.asdict(self)
+
+    def along(self, count: int) -> npt.NDArray[np.float32]:
+        """Values from its low end to its high end, evenly spaced.
+
+        Classes and whole numbers come once at most.
+
+        Args:
+            count: the largest number of values.
+        """
+        values = np.linspace(self.low, self.high, count)
+        if self.kind in ("discrete", "step"):
+            values = np.unique(values.round())
+        return values.astype(np.float32).clip(self.low, self.high)
 
     @property
     def column(self) -> Column:

@@ -10,14 +10,12 @@ import anyio.to_thread
 import numpy as np
 
 from threedident import plain_data
-from threedident.columns import Column
 from threedident.errors import UsageError
 from threedident.explore.explorer import Answer, Explorer, Handler, point_of, slot_of
 from threedident.explore.scene_part import png
-from threedident.explore.scenes import RenderedScene, Scene
+from threedident.explore.scenes import RenderedScene, Scene, look_of
 from threedident.explore.stored_images import Axis, Filters, StoredImages
 from threedident.plain_data import Misfit
-from threedident.presets import Preset
 
 MOST_ON_A_PAGE = 200
 MOST_NEAR = 48
@@ -49,9 +47,7 @@ async def dataset_filter(explorer: Explorer, data: Mapping[str, Any]) -> Mapping
     stored = require_stored(explorer)
     filters = check_filters(stored, data.get("filters", {}))
     page = plain_data.whole(data.get("page", 0), "page")
-    size = plain_data.whole(data.get("size", 48), "size", 1)
-    if size > MOST_ON_A_PAGE:
-        raise Misfit(f"size must be at most {MOST_ON_A_PAGE}, found {size}")
+    size = plain_data.whole(data.get("size", 48), "size", 1, MOST_ON_A_PAGE)
     shuffle = data.get("shuffle", False)
     if not isinstance(shuffle, bool):
         raise Misfit(f"shuffle must be true or false, found {shuffle!r:.40}")
@@ -80,9 +76,7 @@ async def dataset_nearest(explorer: Explorer, data: Mapping[str, Any]) -> Mappin
     """
     stored = require_stored(explorer)
     scene, values = point_of(explorer, data)
-    count = plain_data.whole(data.get("count", 8), "count", 1)
-    if count > MOST_NEAR:
-        raise Misfit(f"count must be at most {MOST_NEAR}, found {count}")
+    count = plain_data.whole(data.get("count", 8), "count", 1, MOST_NEAR)
     filters = check_filters(stored, data.get("filters", {}))
     unknown = _unknown(stored, scene)
     if unknown:
@@ -134,9 +128,7 @@ async def stored_image(explorer: Explorer, data: Mapping[str, Any]) -> Answer:
     number = _number(stored, data)
     size = None
     if data.get("size") is not None:
-        size = plain_data.whole(data["size"], "size", 1)
-        if size > _LARGEST_SIDE:
-            raise Misfit(f"size must be at most {_LARGEST_SIDE}, found {size}")
+        size = plain_data.whole(data["size"], "size", 1, _LARGEST_SIDE)
     content = await anyio.to_thread.run_sync(
         lambda: png(stored.image(number, size)), limiter=_READING
     )
@@ -185,14 +177,11 @@ def _unknown(stored: StoredImages, scene: Scene) -> list[str]:
     sliders = {control.name: control.column for control in scene.controls}
     if scene.kind == "stored":  # the dataset's own
         return []
-    return [c.name for c in stored.columns if not _alike(c, sliders.get(c.name))]
-
-
-def _alike(one: Column, other: Column | None) -> bool:
-    """Whether the values of two factors of one name mean the same."""
-    if other is None or (one.kind, one.values) != (other.kind, other.values):
-        return False
-    return bool(np.allclose(one.range or (0, 0), other.range or (0, 0)))
+    return [
+        c.name
+        for c in stored.columns
+        if c.name not in sliders or not c.means_the_same(sliders[c.name])
+    ]
 
 
 def _otherwise(stored: StoredImages, scene: Scene) -> str:
@@ -201,18 +190,12 @@ def _otherwise(stored: StoredImages, scene: Scene) -> str:
         return ""
     if stored.preset is None:
         return "It is not recorded which generator made these images: only the numbers are near."
-    if _looks(scene.preset) == _looks(stored.preset):
+    if look_of(scene.preset) == look_of(stored.preset):
         return ""
     return (
         f"The sliders move {scene.title}; these images were made by {stored.preset.name}, with "
         "other settings. The numbers are near; what they show may differ."
     )
-
-
-def _looks(preset: Preset) -> dict[str, Any]:
-    """All of a preset that decides what a row of factors looks like."""
-    others = ("name", "description", "best_r2", "fixed")
-    return {key: value for key, value in preset.as_dict().items() if key not in others}
 
 
 def _some(names: list[str]) -> str:

@@ -36,6 +36,7 @@ from threedident.explore.scenes import (
     RenderedScene,
     Scene,
     View,
+    look_of,
 )
 from threedident.explore.stored_images import StoredImages
 from threedident.system import usable_processors
@@ -48,7 +49,6 @@ SIDE = 64
 _PIXELS = 2**19  # of the dataset's images that are encoded at once; others wait for them
 _MOST_AT_ONCE = 64
 _SLOTS = 256  # that are remembered
-_WORDS = ("name", "description", "best_r2")  # of a preset, which change no image
 _OWN = ("reference:encoder", "reference:supervised")
 
 
@@ -374,7 +374,7 @@ class LiveEncoder:
                 "fitted on images of another kind than those here."
             )
         theirs, ours = (
-            {key: value for key, value in preset.as_dict().items() if key not in _WORDS}
+            {**look_of(preset), "fixed": dict(preset.fixed)}
             for preset in (manifest.preset, scene.preset)
         )
         if theirs == ours:

@@ -17,7 +17,6 @@ from threedident.explore.explorer import Explorer, Handler, point_of, slot_of
 from threedident.explore.linear_readout import error_of
 from threedident.explore.renderers import RESTING, WAITING
 from threedident.explore.scenes import Scene
-from threedident.plain_data import Misfit
 
 if TYPE_CHECKING:
     from threedident.explore.encoder import LiveEncoder
@@ -137,9 +136,7 @@ def points_along(control: Control, steps: Any = STEPS) -> Float32:
         Misfit: the number does not fit.
         UsageError: it cannot move, or has too many classes.
     """
-    count = plain_data.whole(steps, "steps", 2)
-    if count > MOST_STEPS:
-        raise Misfit(f"steps must be at most {MOST_STEPS}, found {count}")
+    count = plain_data.whole(steps, "steps", 2, MOST_STEPS)
     if control.held or control.high <= control.low:
         raise UsageError(f"{control.name} is held at {control.start:g}: there is nothing along it")
     span = int(control.high - control.low)
@@ -148,11 +145,8 @@ def points_along(control: Control, steps: Any = STEPS) -> Float32:
             raise UsageError(
                 f"{control.name} has {span + 1} classes: at most {MOST_STEPS} are shown"
             )
-        return np.arange(span + 1, dtype=np.float32) + np.float32(control.low)
-    along = np.linspace(control.low, control.high, count)
-    if control.kind == "step":
-        along = np.unique(along.round())
-    return along.astype(np.float32).clip(control.low, control.high)
+        count = span + 1
+    return control.along(count)
 
 
 def _along(

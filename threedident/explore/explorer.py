@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,9 @@ import anyio.to_thread
 
 from threedident import defaults, plain_data
 from threedident.causal import CausalModel
+from threedident.datasets.formats.source import Source
 from threedident.errors import UsageError
+from threedident.explore.matching import Matching
 from threedident.explore.model_scene import Models
 from threedident.explore.renderers import Renderers
 from threedident.explore.scenes import PresetScene, Scene
@@ -180,6 +183,12 @@ class Explorer:
         if len(self._scenes) > _SCENES:
             self._scenes.popitem(last=False)
         return scene
+
+    @functools.cached_property
+    def matching(self) -> Matching | None:
+        """What matches pairs among the dataset's latents; None without a dataset of 3DIdent."""
+        source = self.stored.source if self.stored else None
+        return Matching(source) if isinstance(source, Source) else None
 
     async def prepare(self, generator: Any) -> None:
         """Make a scene that the page names in a thread, so that `scene` has it at once.

@@ -199,20 +199,9 @@ class LinearReadout:
         """
         wanted = control.column
         for place, column in enumerate(self.columns):
-            if column.name == wanted.name and (stored or _same(column, wanted)):
+            if column.name == wanted.name and (stored or column.means_the_same(wanted)):
                 return place if self._varies[place] else None
         return None
-
-
-def _same(column: Column, wanted: Column) -> bool:
-    """Whether two columns have values of the same meaning."""
-    if column.kind != wanted.kind:
-        return False
-    if column.kind == "discrete":
-        return column.values == wanted.values
-    if column.range is None or wanted.range is None:
-        return column.range == wanted.range
-    return np.allclose(column.range, wanted.range, rtol=1e-6)
 
 
 def best_r2_of(stored: StoredImages) -> dict[str, float]:

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import functools
 import threading
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -22,7 +21,7 @@ from threedident.distributions.philox_sampler import sample_partners
 from threedident.distributions.spaces import Box
 from threedident.errors import UsageError
 from threedident.explore.conditionals import Conditional
-from threedident.explore.scenes import PresetScene
+from threedident.explore.scenes import PresetScene, look_of
 from threedident.factors import FACTOR_NAMES
 from threedident.plain_data import Misfit
 
@@ -168,7 +167,7 @@ class Matching:
                 "The dataset does not record its preset: whether its raw values mean what the "
                 "sliders' mean is not known."
             )
-        elif _scene_of(preset.as_dict()) != _scene_of(scene.preset.as_dict()):
+        elif look_of(preset) != look_of(scene.preset):
             notes.append(
                 f"The dataset was rendered with {preset.name} ({preset.shape}, {preset.material}), "
                 f"the sliders show {scene.preset.name} ({scene.preset.shape}, "
@@ -338,12 +337,6 @@ def _sentence(error: Exception) -> str:
     """An error's text as a sentence."""
     text = str(error)
     return f"{text[:1].upper()}{text[1:].rstrip('.')}."
-
-
-def _scene_of(preset: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a preset that an image depends on."""
-    unseen = ("name", "description", "best_r2", "fixed")
-    return {key: value for key, value in preset.items() if key not in unseen}
 
 
 def _classes(source: Source) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from threedident.errors import UsageError
 from threedident.explore.explorer import Answer, Explorer, Handler, point_of, slot_of
 from threedident.explore.model_scene import KINDS, ModelScene, Unit, command_of
 from threedident.explore.renderers import RESTING
-from threedident.explore.scene_part import png
+from threedident.explore.scene_part import data_url
 from threedident.explore.scenes import check_view
 from threedident.explore.stored_scene import StoredScene
 from threedident.plain_data import Misfit
@@ -74,11 +73,10 @@ async def images(explorer: Explorer, data: Mapping[str, Any]) -> Mapping[str, An
     pixels = await scene.images(draws.variables, view, slot=slot_of(data), priority=RESTING)
 
     def encode() -> list[str]:
-        return [base64.b64encode(png(image)).decode() for image in pixels]
+        return [data_url(image) for image in pixels]
 
-    encoded = await anyio.to_thread.run_sync(encode)
     return {
-        "images": [f"data:image/png;base64,{each}" for each in encoded],
+        "images": await anyio.to_thread.run_sync(encode),
         "values": draws.variables.tolist(),
         "intervened": [_hit(scene, draws, row) for row in range(len(draws))],
     }

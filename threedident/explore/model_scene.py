@@ -146,9 +146,7 @@ class ModelScene(RenderedScene):
             Misfit: a field does not fit. Interventions are numbers or names of classes; the
                 expressions and laws of model files are not for the page.
         """
-        number = plain_data.whole(data.get("unit", 0), "unit")
-        if number > _MOST_UNIT:
-            raise Misfit(f"unit must be at most {_MOST_UNIT}, found {number}")
+        number = plain_data.whole(data.get("unit", 0), "unit", 0, _MOST_UNIT)
         model = self.model
         known = (OBSERVED, INDEPENDENT, *model.environments)
         environment = plain_data.choice(data.get("environment", OBSERVED), "environment", known)

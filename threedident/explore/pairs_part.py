@@ -7,9 +7,7 @@ of a causal model are its second views.
 
 from __future__ import annotations
 
-import base64
 import functools
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident import plain_data
-from threedident.causal.mechanisms import Draw
-from threedident.causal.model import CausalModel, order
-from threedident.causal.sampling import sample_noise
+from threedident.causal.model import CausalModel
+from threedident.causal.sampling import second_views
 from threedident.datasets.formats.grouping import advise_pairs
 from threedident.datasets.formats.source import Source
 from threedident.distributions.philox_sampler import sample_partners
@@ -28,24 +25,18 @@ from threedident.errors import UsageError
 from threedident.explore.conditionals import check_conditional, check_transition, transition_words
 from threedident.explore.explorer import Explorer, Handler, point_of, slot_of
 from threedident.explore.matching import Matching
-from threedident.explore.scene_part import png
+from threedident.explore.scene_part import data_url
 from threedident.explore.scenes import PresetScene, Scene, View
-from threedident.plain_data import Misfit
 
 Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
 
 MOST_PARTNERS = 12
 _PARTNERS = 5
 _LEAST_SIDE, _MOST_SIDE = 16, 160  # pixels of a partner's image
 
-_matchings: weakref.WeakKeyDictionary[Explorer, Matching] = weakref.WeakKeyDictionary()
-
 
 def _count_and_seed(data: Mapping[str, Any]) -> tuple[int, int]:
-    count = plain_data.whole(data.get("count", _PARTNERS), "count", 1)
-    if count > MOST_PARTNERS:
-        raise Misfit(f"count must be at most {MOST_PARTNERS}, found {count}")
+    count = plain_data.whole(data.get("count", _PARTNERS), "count", 1, MOST_PARTNERS)
     return count, plain_data.whole(data.get("seed", 0), "seed")
 
 
@@ -186,56 +177,17 @@ def _views(scene: Any, asked: Any, values: Float32, count: int, seed: int) -> di
     }
 
 
-def second_views(
-    model: CausalModel, view: str, values: npt.ArrayLike, count: int, *, seed: int
-) -> Float32:
-    """Draw second views of a first one that is given.
-
-    They are drawn as `Sampling(model, view=view)` draws those of items 0, 1, ... of the split
-    train, from the same noise.
-
-    Args:
-        model: the model.
-        view: the name of the law of its views.
-        values: the variables of the first view, (D,).
-        count: the number of second views.
-        seed: the seed, 0 <= seed < 2^64.
-
-    Returns:
-        Their variables, (count, D) float32.
-
-    Raises:
-        UsageError: the model has no such views, or a mechanism gives a value that does not fit.
-    """
-    law = model.view(view)
-    given = np.asarray(values, np.float32).astype(np.float64)
-    first = {name: np.full(count, given[k]) for k, name in enumerate(model.names)}
-    noise = sample_noise(range(count), 1, len(model.names), seed=seed, split="train")
-    units = (noise.astype(np.float64) + 1) / 2
-    drawn: dict[str, Float64] = {}
-    for name in order(model.names, law, f"model {model.name}"):
-        if name not in law:
-            drawn[name] = first[name]
-            continue
-        domain = model[name].domain
-        at = Draw(domain, units[:, model.names.index(name), :2], drawn, first, first)
-        drawn[name] = domain.hold(law[name].draw(at))
-    return np.stack([drawn[name] for name in model.names], axis=1).astype(np.float32)
-
-
 async def pair_images(explorer: Explorer, data: Mapping[str, Any]) -> Mapping[str, Any]:
     """Answer with the images of several points of a scene, as data URLs."""
     scene = explorer.scene(plain_data.needed(data, "generator"))
-    side = plain_data.whole(data.get("size", 104), "size", _LEAST_SIDE)
-    if side > _MOST_SIDE:
-        raise Misfit(f"size must be at most {_MOST_SIDE}, found {side}")
+    side = plain_data.whole(data.get("size", 104), "size", _LEAST_SIDE, _MOST_SIDE)
     rows = plain_data.sequence(
         plain_data.needed(data, "rows"), "rows", scene.check, most=1 + MOST_PARTNERS
     )
     images = await scene.images(np.stack(rows), View(side), slot=slot_of(data))
 
     def encode() -> list[str]:
-        return [f"data:image/png;base64,{base64.b64encode(png(i)).decode()}" for i in images]
+        return [data_url(image) for image in images]
 
     return {"images": await anyio.to_thread.run_sync(encode)}
 
@@ -247,15 +199,12 @@ def matching_of(explorer: Explorer) -> Matching | str:
             "With a dataset (3dident explore DATASET) this shows what nearest matching and "
             "resampling make of the same pairs."
         )
-    source = explorer.stored.source
-    if not isinstance(source, Source):
+    if explorer.matching is None:
         return (
             "The dataset has other factors than these sliders, so that no pair of theirs is "
             "matched to its images."
         )
-    if explorer not in _matchings:
-        _matchings[explorer] = Matching(source)
-    return _matchings[explorer]
+    return explorer.matching
 
 
 def _require_matching(explorer: Explorer, scene: Scene) -> tuple[PresetScene, Matching]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -31,6 +32,11 @@ def png(image: npt.NDArray[np.uint8]) -> bytes:
     pixels = image[..., 0] if image.shape[-1] == 1 else image
     Image.fromarray(pixels).save(content, "PNG", compress_level=1)
     return content.getvalue()
+
+
+def data_url(image: npt.NDArray[np.uint8]) -> str:
+    """An image (H, W, C) as the address that an <img> shows, for answers of several images."""
+    return f"data:image/png;base64,{base64.b64encode(png(image)).decode()}"
 
 
 async def image(explorer: Explorer, data: Mapping[str, Any]) -> Answer:
@@ -64,6 +70,9 @@ async def jacobian(explorer: Explorer, data: Mapping[str, Any]) -> Mapping[str, 
         "singular_values": singular.tolist(),
         "directions": directions.tolist(),
         "norms": np.linalg.norm(matrix, axis=0).tolist(),
+        "side": JACOBIAN_VIEW.resolution // AVERAGED,
+        "rendered": JACOBIAN_VIEW.resolution,
+        "step": STEP,
     }
 
 

@@ -232,11 +232,16 @@ def check_view(data: Mapping[str, Any]) -> View:
     Raises:
         Misfit: a field does not fit.
     """
-    side = plain_data.whole(data.get("resolution", defaults.RESOLUTION), "resolution", LEAST_SIDE)
-    if side > MOST_SIDE:
-        raise Misfit(f"resolution must be at most {MOST_SIDE}, found {side}")
+    resolution = data.get("resolution", defaults.RESOLUTION)
+    side = plain_data.whole(resolution, "resolution", LEAST_SIDE, MOST_SIDE)
     quality = plain_data.choice(data.get("quality", defaults.QUALITY), "quality", QUALITIES)
     return View(side, quality)
+
+
+def look_of(preset: Preset) -> dict[str, Any]:
+    """The fields of a preset that decide what a row of its factors looks like."""
+    others = ("name", "description", "best_r2", "fixed")
+    return {key: value for key, value in preset.as_dict().items() if key not in others}
 
 
 def require_rendered(scene: Scene, purpose: str) -> RenderedScene:

@@ -81,10 +81,8 @@ async def take_strip(explorer: Explorer, data: Mapping[str, Any]) -> Answer:
     place = scene.names.index(name)
     if scene.controls[place].held:
         raise Misfit(f"factor: {name} is held, so that nothing changes along it")
-    steps = plain_data.whole(data.get("steps", 7), "steps", LEAST_STEPS)
-    if steps > MOST_STEPS:
-        raise Misfit(f"steps must be at most {MOST_STEPS}, found {steps}")
-    along = stops(scene.controls[place], steps)
+    steps = plain_data.whole(data.get("steps", 7), "steps", LEAST_STEPS, MOST_STEPS)
+    along = scene.controls[place].along(steps)
     rows = np.repeat(values[None], len(along), axis=0)
     rows[:, place] = along
     images = await scene.images(rows, view, slot=slot_of(data))
@@ -224,21 +222,6 @@ def _encoded(picture: Image.Image, facts: Mapping[str, str]) -> bytes:
     content = io.BytesIO()
     picture.save(content, "PNG", pnginfo=info, optimize=True)
     return content.getvalue()
-
-
-def stops(control: Control, steps: int) -> Float32:
-    """The values at which a traversal stops, from a control's low end to its high end.
-
-    A choice among classes, and whole numbers, stop at each once at most.
-
-    Args:
-        control: the control.
-        steps: the largest number of stops.
-    """
-    along = np.linspace(control.low, control.high, steps)
-    if control.kind in ("discrete", "step"):
-        along = np.unique(np.round(along))
-    return along.astype(np.float32)
 
 
 def strip(

@@ -468,9 +468,7 @@ def _parse(data: Mapping[str, Any]) -> Preset:
         ground = plain_data.choice(ground, "ground", ("object",))
     else:
         ground = _shape_names(ground, "ground", table, least=1)
-    objects = plain_data.whole(data["objects"], "objects", 1)
-    if objects > MOST_OBJECTS:
-        raise Misfit(f"objects must be at most {MOST_OBJECTS}, found {objects}")
+    objects = plain_data.whole(data["objects"], "objects", 1, MOST_OBJECTS)
     # Of the two the names are what counts.
     shape = shapes[0] if shapes else plain_data.text(data.get("shape", "teapot"), "shape")
     material = materials[0] if materials else _material(data.get("material", "rubber"), "material")

@@ -118,7 +118,8 @@ function showHidden(box) {
       el("caption", { class: "faint" }, "Singular values, the smallest first, and what moves in each direction"),
       el("tbody", {}, rows)),
     el("p", { class: "faint" },
-      "Of images of 32 x 32 in linear light (64 x 64 at standard quality, averaged), by central differences; ",
+      `Of images of ${measured.side} x ${measured.side} in linear light (${measured.rendered} x ${measured.rendered} at `,
+      "standard quality, averaged), by central differences; ",
       `per half of each range. "Nearly invisible" is less than ${100 * NEARLY} % of the strongest direction.`),
   );
 }
@@ -129,12 +130,10 @@ function bar(share) {
     svg("rect", { x: 0, y: 0, width: Math.max(0.5, 100 * share), height: 8, class: "accent" }));
 }
 
-// The Jacobian looks so far to both sides; see STEP in scene_part.py.
-const STEP = 0.02;
-
 /** Where a value lies, as far as the flat part of its hue is concerned. */
 function whereFlat(control, value) {
-  if (control.flat.some(([low, high]) => Math.abs(value - low) < STEP || Math.abs(value - high) < STEP)) {
+  const step = measured?.step ?? 0; // as far as the Jacobian looks to both sides
+  if (control.flat.some(([low, high]) => Math.abs(value - low) < step || Math.abs(value - high) < step)) {
     return "at the edge of the flat part";
   }
   return control.flat.some(([low, high]) => low < value && value < high) ? "in the flat part" : "";
