@@ -32,6 +32,10 @@ class RenderWarning(ThreeDIdentWarning):
     """A dataset is rendered as asked for, but its images may not be as expected."""
 
 
+class PrecisionWarning(ThreeDIdentWarning):
+    """A precision that this machine computes in, but slowly."""
+
+
 class ManifestWarning(ThreeDIdentWarning):
     """A manifest that lies beside a submission, but is not used."""
 

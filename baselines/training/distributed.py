@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from threedident.baselines.criterion import Gather
-from threedident.errors import DatasetError, MissingExtraError, TrainingError, UsageError
+from threedident.errors import (
+    DatasetError,
+    MissingExtraError,
+    PrecisionWarning,
+    TrainingError,
+    UsageError,
+)
 from threedident.system import processor_name
 
 try:
@@ -63,7 +71,21 @@ def make_fabric(precision: str, devices: int, device: str) -> Fabric:
         ) from error
     if precision == "16-mixed" and fabric.device.type == "cpu":
         raise UsageError("training.precision = 16-mixed is for a GPU: use bf16-mixed on a CPU")
+    if precision == "bf16-mixed" and fabric.device.type == "cpu" and _emulates_bfloat16():
+        warnings.warn(
+            "this processor has no instructions for bfloat16, and computes with it several times "
+            "as slowly as in float32: set training.precision=32-true",
+            PrecisionWarning,
+            stacklevel=2,
+        )
     return fabric
+
+
+def _emulates_bfloat16() -> bool:
+    """Tell whether this is an x86 processor that has neither AVX512-BF16 nor AMX."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    return not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def quiet_lightning() -> None:

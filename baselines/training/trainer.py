@@ -108,8 +108,9 @@ class Trainer:
         if self.step == 0 and bool((codes == codes[0]).all()):
             raise TrainingError(
                 "the encoder gives all observations of the first batch the same code, so nothing "
-                f"can be learned; with training.precision = {training.precision!r} it may be that "
-                "they differ by less than it resolves: try 32-true"
+                "can be learned: start from another encoder, or with fresh weights "
+                f"(start = {self.experiment.start!r:.100}); under training.precision = "
+                f"{training.precision!r} codes may differ by less than it resolves: try 32-true"
             )
         for optimizer in self.optimizers:
             optimizer.step()
@@ -140,6 +141,8 @@ class Trainer:
         latents, observations = views
         device = self.fabric.device
         together = torch.cat([view.to(device, non_blocking=True) for view in observations])
+        if together.is_floating_point():
+            together = together.to(next(self.encoder.parameters()).dtype)
         if together.ndim == 4:
             last = self.experiment.training.channels_last
             together = together.contiguous(
@@ -152,8 +155,8 @@ class Trainer:
         if self.experiment.reconstructs:
             words = self.experiment.training.seed, _NOISE, self.step, part, self.fabric.global_rank
             generator = seeded(*words, device=device)
-        inputs = _LossInputs(lengths, targets, self._gather, generator)
-        loss, codes = self._module(together, inputs)
+        inputs = _Inputs(together, lengths, targets, self._gather, generator)
+        loss, codes = self._module(inputs)
         return loss, codes
 
     def check_weights(self, views: Views, loss: float) -> None:
@@ -260,21 +263,23 @@ def _restore_moments(optimizer: Any, moments: dict[int, Any]) -> None:
                     raise TypeError(f"{name} is {value!r:.100}, expected shape {size}")
 
 
-class _LossInputs:
-    """The tensors that a loss needs besides the codes.
+class _Inputs:
+    """The observations, and what the loss needs besides their codes.
 
     Fabric rounds the tensors, also those in dataclasses, that a module is called with to the
-    precision of the encoder. It leaves other objects alone, and this is one, so that targets
-    stay exact.
+    precision of the encoder. It leaves other objects alone, and this is one, so that observations
+    and targets stay exact.
     """
 
     def __init__(
         self,
+        observations: torch.Tensor,
         lengths: list[int],
         targets: tuple[torch.Tensor, ...],
         gather: Gather | None,
         generator: torch.Generator | None,
     ) -> None:
+        self.observations = observations
         self.lengths, self.targets = lengths, targets
         self.gather, self.generator = gather, generator
 
@@ -295,9 +300,8 @@ class _EncoderAndLoss(nn.Module):
             apply = encoder.before_output  # the whole Gaussian, not its mean
         self._apply_encoder = torch.compile(apply) if compiled else apply
 
-    def forward(
-        self, observations: torch.Tensor, inputs: _LossInputs
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, inputs: _Inputs) -> tuple[torch.Tensor, torch.Tensor]:
+        observations = inputs.observations
         codes = self._apply_encoder(observations)
         views = torch.split(codes, inputs.lengths)
         if self.objective.decoder is not None:  # which runs in the encoder's precision

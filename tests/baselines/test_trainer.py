@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import platform
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,9 @@ from helpers.small_runs import (
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training.run_folder import ENCODER
 from threedident.baselines.training.trainer import FAILED
-from threedident.encoders import load_encoder
-from threedident.errors import TrainingError, UsageError
+from threedident.encoders import MLPEncoder, load_encoder, save_encoder
+from threedident.encoders.files import read_encoder
+from threedident.errors import PrecisionWarning, TrainingError, UsageError
 
 
 def test_the_start_of_a_loss_is_the_other_loss_and_ends_when_it_says(tmp_path: Path) -> None:
@@ -110,7 +113,47 @@ def test_a_run_goes_on_without_the_one_that_it_started_from(tmp_path: Path) -> N
 
 
 def test_codes_that_are_all_the_same_are_an_error(tmp_path: Path) -> None:
+    run(small(training__steps=2), tmp_path / "first")
+    encoder, note = read_encoder(tmp_path / "first" / ENCODER)
+    with torch.no_grad():
+        for weight in encoder.encoder.layers[-1].parameters():
+            weight.zero_().add_(0.5 * (weight.ndim == 1))
+    save_encoder(tmp_path / "constant.pt", encoder, note)
+    with pytest.raises(TrainingError, match=r"the same code.*start"):
+        run(small(start=str(tmp_path / "constant.pt"), training__steps=4), tmp_path / "second")
+
+
+def test_bfloat16_leaves_observations_and_codes_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[torch.Tensor] = []
+    forward = MLPEncoder.forward
+
+    def watched(encoder: MLPEncoder, observations: torch.Tensor) -> torch.Tensor:
+        codes = forward(encoder, observations)
+        hidden = encoder.layers[2](encoder.layers[:2](observations))
+        seen.extend((observations.detach(), codes.detach(), hidden.detach()))
+        return codes
+
+    monkeypatch.setattr(MLPEncoder, "forward", watched)
+    # Its observations are so nearly alike that codes rounded to bfloat16 were all the same.
     experiment = small("table2-laplace-box-laplace", training__precision="bf16-mixed")
-    with pytest.raises(TrainingError, match=r"the same code.*32-true"):
-        run(experiment, tmp_path / "run")
-    run(experiment.changed({"training.precision": "32-true"}), tmp_path / "exact")
+    run(experiment, tmp_path / "run")
+    observations, codes, hidden = seen[:3]
+    assert hidden.dtype == torch.bfloat16
+    for exact in (observations, codes):
+        assert exact.dtype == torch.float32
+        assert (exact != exact.bfloat16().float()).float().mean() > 0.9
+
+
+def test_bfloat16_is_warned_of_where_the_processor_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    with pytest.warns(PrecisionWarning, match="32-true"):
+        run(small(training__precision="bf16-mixed", training__steps=2), tmp_path / "run")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PrecisionWarning)
+        run(small(training__precision="32-true", training__steps=2), tmp_path / "exact")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from threedident.encoders.part import SLOPE, Part, check_size
+from threedident.encoders.part import SLOPE, ExactLinear, Part, check_size
 from threedident.errors import UsageError
 
 #: The channels of the layers that halve the image, down to 4 x 4, by the image's side.
@@ -48,7 +48,7 @@ class ConvEncoder(Part):
             nn.Conv2d(before, WIDTH, 4),
             nn.ReLU(inplace=True),
             nn.Flatten(),
-            nn.Linear(WIDTH, codes),
+            ExactLinear(WIDTH, codes),
         ]
         self.layers = nn.Sequential(*layers)
         initialize(self)
@@ -143,5 +143,5 @@ def three_layers(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
         *(nn.Linear(inputs, hidden), nn.LeakyReLU(SLOPE)),
         *(nn.Linear(hidden, hidden), nn.LeakyReLU(SLOPE)),
-        nn.Linear(hidden, outputs),
+        ExactLinear(hidden, outputs),
     )

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import nn
 
-from threedident.encoders.part import SLOPE, Part, check_size
+from threedident.encoders.part import SLOPE, ExactLinear, Part, check_size, in_own_precision
 from threedident.errors import UsageError
 
 _WIDTHS = (10, 50, 50, 50, 50, 10)  # of the hidden layers, in units
@@ -38,8 +38,10 @@ class MLPEncoder(Part):
             self.spec["unit"] = unit
         widths = (n, *(factor * unit for factor in _WIDTHS), codes)
         layers: list[nn.Module] = []
-        for before, after in itertools.pairwise(widths):
-            layers += [nn.Linear(before, after), nn.LeakyReLU(SLOPE)]
+        last = len(_WIDTHS)
+        for i, (before, after) in enumerate(itertools.pairwise(widths)):
+            kind = ExactLinear if i in (0, last) else nn.Linear
+            layers += [kind(before, after), nn.LeakyReLU(SLOPE)]
         self.layers = nn.Sequential(*layers[:-1])
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
@@ -93,4 +95,7 @@ class WhitenedMLP(MLPEncoder):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """Codes (B, m) of observations (B, n)."""
-        return super().forward((observations - self.mean) @ self.matrix)
+        return super().forward(in_own_precision(self._whiten, observations, self.matrix.dtype))
+
+    def _whiten(self, observations: torch.Tensor) -> torch.Tensor:
+        return (observations - self.mean) @ self.matrix

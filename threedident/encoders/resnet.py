@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from threedident.encoders.part import SLOPE, Part, check_size
+from threedident.encoders.part import SLOPE, ExactLinear, Part, check_size
 from threedident.errors import MissingExtraError, UsageError
 
 ARCHITECTURES = ("resnet18", "resnet34", "resnet50")
@@ -65,7 +65,7 @@ class ResNetEncoder(Part):
         self.layers = nn.Sequential(
             body,
             nn.LeakyReLU(SLOPE),
-            nn.Linear(10 * codes, codes),
+            ExactLinear(10 * codes, codes),
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
