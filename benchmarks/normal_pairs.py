@@ -71,6 +71,7 @@ def run(
                     "at_latents": result["at_latents"]["loss"],
                     "steps": result["steps"],
                     "batch": result["experiment"]["training"]["batch_size"],
+                    "precision": result["experiment"]["training"]["precision"],
                     "hardware": result["hardware"],
                     "curve": [each for each in read_records(folder) if each["linear_r2"]],
                 }
@@ -83,7 +84,8 @@ def write(lines: list[dict[str, Any]], out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     first = lines[0]
     text = [
-        f"{first['steps']:,} steps of {first['batch']:,} pairs, one seed, on {first['hardware']}.",
+        f"{first['steps']:,} steps of {first['batch']:,} pairs, {first['precision']}, one seed, on "
+        f"{first['hardware']}.",
         "`below`: by how much the loss of the encoder lies below that of the latents at their best "
         "scale, on the same pairs, in nats.",
         "",
@@ -132,10 +134,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--widths", type=float, nargs="+", default=WIDTHS)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch-size", type=int, default=6144)
+    parser.add_argument("--precision", default="32-true", help="as training.precision has it")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--mixing-trials", type=int, help="fewer, for a quick look")
     asked = parser.parse_args(arguments)
-    changes = {"training.steps": asked.steps, "training.batch_size": asked.batch_size}
+    changes = {
+        "training.steps": asked.steps,
+        "training.batch_size": asked.batch_size,
+        "training.precision": asked.precision,
+    }
     if asked.mixing_trials:
         changes["data.mixing_trials"] = asked.mixing_trials
     lines = run(asked.runs, tuple(asked.widths), changes, asked.threads)

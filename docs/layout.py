@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.plugins import event_priority
+from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 #: Modules that are no part of the API: code that runs on a device or as a script, and the parts of
@@ -105,6 +106,45 @@ def recorded_figures() -> dict[str, str]:
     return {name: section.strip() for name, section in sections.items()}
 
 
+def on_files(files: Any, config: Any) -> Any:
+    """Add the page of the leaderboard, which the command makes, and the reports that it links."""
+    from threedident.evaluate.leaderboard.entries import read_board
+    from threedident.evaluate.leaderboard.page import write_site
+
+    site = ROOT / "build" / "leaderboard"
+    shutil.rmtree(site, ignore_errors=True)
+    write_site(read_board(ROOT / "leaderboard"), site)
+    for path in sorted(site.rglob("*.*")):
+        place = f"leaderboard/{path.relative_to(site).as_posix()}"
+        files.append(File.generated(config, place, abs_src_path=str(path)))
+    return files
+
+
+def leaderboard_table() -> str:
+    """The leaderboard in Markdown: a line for each entry and for each row of the paper."""
+    from threedident.evaluate.leaderboard.entries import read_board
+    from threedident.evaluate.leaderboard.ranking import make_rows
+    from threedident.evaluate.submissions.manifest import TRACKS
+
+    lines = [
+        "| entry | track | R2 | MCC | seeds | images |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in make_rows(read_board(ROOT / "leaderboard")):
+        scores = [row.averages.get(name) for name in ("linear_r2", "mcc")]
+        shown = [
+            "-"
+            if score is None
+            else f"{100 * score.mean:.2f}"
+            + ("" if score.std is None else f" ± {100 * score.std:.2f}")
+            for score in scores
+        ]
+        images = row.conditions.label if row.conditions else "published, not run again"
+        cells = [row.name, TRACKS[row.track], *shown, str(row.seeds), images]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Put modules, figures of benchmarks and tables of `3dident reproduce` where a page says so."""
     markdown = re.sub(
@@ -115,6 +155,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     markdown = re.sub(
         "<!-- figures of (.*) -->", lambda match: recorded_figures()[match[1]], markdown
     )
+    if "<!-- leaderboard -->" in markdown:
+        markdown = markdown.replace("<!-- leaderboard -->", leaderboard_table())
     tables = sorted((ROOT / "benchmarks" / "results" / "reproduce-cpu").glob("*/table.md"))
     texts = (re.sub("^#", "###", table.read_text("utf-8"), flags=re.M) for table in tables)
     return markdown.replace("<!-- tables -->", "\n\n".join(texts))

@@ -44,6 +44,12 @@ class KeptSubmission:
     link: str | None = None
     files: tuple[str, ...] = ()
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether what was scored lies here, can be had elsewhere, or has no weights."""
+        weightless = self.kind == "reference" and self.sha256 is None
+        return bool(self.file or self.link or weightless)
+
 
 @dataclasses.dataclass(frozen=True)
 class Run:

@@ -265,6 +265,8 @@ def _badges(row: Row) -> list[Html]:
         badges.append(badge("scored on a training split: not ranked", loud=True))
     if not row.verifiable:
         badges.append(badge("embeddings: not verifiable on fresh data", loud=True))
+    elif not all(run.submission.is_at_hand for run in row.runs):
+        badges.append(badge("weights are not kept here"))
     if row.manifest is not None and row.manifest.hyperparameters == CHOSEN_ON_TEST:
         badges.append(badge("hyper-parameters chosen on the test set, as declared", loud=True))
     return badges

@@ -314,7 +314,7 @@ def _what_to_run(run: Run, encoder: EncoderChoice) -> str:
     if encoder.submission is not None:
         return encoder.submission
     if kept.file is None:
-        if kept.kind == "reference" and kept.sha256 is None:
+        if kept.is_at_hand and kept.link is None:
             return kept.name
         where = f" from {kept.link}" if kept.link else ""
         raise UsageError(
