@@ -52,7 +52,8 @@ class Criterion(nn.Module):
         loss: the experiment's fields.
         members: the number of pairs of views, each with a Lambda of its own.
         hard: the number of hard negatives of an anchor.
-        starting: whether `start_p` and `start_tau` stand for `p` and `tau`; set by the training.
+        starting: whether `start_p`, `start_tau` and `start_own` stand for `p`, `tau` and `own`; set
+            by the training.
         raw_Lambda: Lambda before the softplus, (members, n); None but in AnInfoNCE.
         raw_S: S before the softplus, (n,); None but in TriCL.
         log_tau: the logarithm of a temperature that is learned; None where it is fixed.
@@ -97,6 +98,12 @@ class Criterion(nn.Module):
         """The power of the similarity."""
         start = self.loss.start_p if self.starting else None
         return self.loss.p if start is None else start
+
+    @property
+    def own(self) -> bool:
+        """Whether an anchor's own code is among its negatives."""
+        start = self.loss.start_own if self.starting else None
+        return self.loss.own if start is None else start
 
     def forward(
         self,
@@ -174,7 +181,7 @@ class InfoNCE(Criterion):
             z_tilde,
             self.similarity(number),
             negatives=self.loss.negatives,
-            own=self.loss.own,
+            own=self.own,
             symmetric=self.loss.symmetric,
             hard=views[2].reshape(len(z), self.hard, -1) if self.hard else None,
             gathered=gathered,

@@ -137,10 +137,12 @@ class Loss:
         alpha: the weight of uniformity in L_AU.
         decorrelation: the weight of TriCL's decorrelation term.
         contrast: TriCL's other term, info_nce or spectral.
-        start_steps: the number of first steps in which `start_p` and `start_tau` stand for `p`
-            and `tau`; 0 for none.
+        start_steps: the number of first steps in which `start_p`, `start_tau` and `start_own`
+            stand for `p`, `tau` and `own`; 0 for none.
         start_p: the power in the first steps; None: the same as later.
         start_tau: the temperature in the first steps; None: the same as later.
+        start_own: whether the anchor's own code is among its negatives in the first steps; None:
+            the same as later.
         beta: the weight of an autoencoder's KL to N(0, I).
         gamma: the weight of SlowVAE's term about pairs.
         rate: the rate of SlowVAE's Laplace density, the inverse of its scale.
@@ -162,6 +164,7 @@ class Loss:
     start_steps: int = 0
     start_p: float | None = None
     start_tau: float | None = None
+    start_own: bool | None = None
     beta: float = 1.0
     gamma: float = 10.0
     rate: float = 6.0

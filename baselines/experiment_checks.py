@@ -200,12 +200,13 @@ def _check_data(e: Experiment) -> None:
 
 def _check_start(loss: Loss, training: Training) -> None:
     """Refuse a start of the loss, or an optimiser, that would not be held."""
-    has_start = loss.start_p is not None or loss.start_tau is not None
+    starts = (loss.start_p, loss.start_tau, loss.start_own)
+    has_start = any(each is not None for each in starts)
     if loss.start_steps < 0 or has_start != (loss.start_steps > 0):
         raise UsageError(
-            "loss.start_steps goes with loss.start_p or loss.start_tau: set both to begin with "
-            f"another similarity, or neither, found {loss.start_steps}, {loss.start_p} and "
-            f"{loss.start_tau}"
+            "loss.start_steps goes with loss.start_p, loss.start_tau or loss.start_own: set it "
+            "and one of these to begin with another loss, or none, found "
+            f"{loss.start_steps} with {', '.join(map(str, starts))}"
         )
     if has_start and loss.start_steps >= training.steps:
         raise UsageError(
@@ -220,6 +221,16 @@ def _check_start(loss: Loss, training: Training) -> None:
         raise UsageError(
             "loss.start_tau is for infonce and aninfonce with a fixed temperature, found loss.kind "
             f"= {loss.kind!r} and loss.learn_tau = {str(loss.learn_tau).lower()}"
+        )
+    if loss.start_own is not None and (
+        loss.kind not in ("infonce", "aninfonce")
+        or loss.negatives == "positives"
+        or loss.start_own == loss.own
+    ):
+        raise UsageError(
+            "loss.start_own is for infonce and aninfonce whose negatives are anchors, and differs "
+            f"from loss.own, found {loss.start_own} and loss.own = {loss.own} of {loss.kind} with "
+            f"negatives = {loss.negatives!r}"
         )
     if training.matrix_lr is not None and training.optimizer != "muon":
         raise UsageError("training.matrix_lr is Muon's: set training.optimizer=muon, or leave it")

@@ -53,7 +53,7 @@ def shares(objective: Criterion, codes: Codes) -> dict[str, float]:
         hard = views[2].reshape(len(views[0]), objective.hard, -1)[:rows]
         columns = [similarity.paired(z, hard[:, k]) for k in range(objective.hard)]
         parts.append(torch.stack(columns, 1))
-    has_self = loss.own and loss.negatives in ("anchors", "both")
+    has_self = objective.own and loss.negatives in ("anchors", "both")
     if not has_self:
         itself = torch.full_like(itself, -math.inf)
     negatives = torch.cat(parts, 1).logsumexp(1)

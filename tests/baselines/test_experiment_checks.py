@@ -24,6 +24,12 @@ from threedident.errors import UsageError
         ({"loss__start_steps": 8, "loss__start_tau": 2.0}, "less than training.steps"),
         ({"loss__start_steps": 3, "loss__start_p": 2.0}, "aninfonce has no p"),
         ({**STARTING, "loss__learn_tau": True}, "fixed temperature"),
+        ({"loss__start_own": True}, "start_steps goes with"),
+        ({**STARTING, "loss__own": True, "loss__start_own": True}, "differs from loss.own"),
+        (
+            {**STARTING, "loss__start_own": True, "loss__negatives": "positives"},
+            "whose negatives are anchors",
+        ),
         ({"training__matrix_lr": 0.1}, "training.optimizer=muon"),
         ({"training__optimizer": "sgd"}, "adam, muon"),
         ({**MUON, "training__precision": "16-mixed"}, "bf16-mixed"),

@@ -4,6 +4,7 @@ import platform
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,18 +27,24 @@ from threedident.encoders.files import read_encoder
 from threedident.errors import PrecisionWarning, TrainingError, UsageError
 
 
-def test_the_start_of_a_loss_is_the_other_loss_and_ends_when_it_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        ({"loss__p": 1, "loss__start_p": 2}, {"loss__p": 2}),
+        ({"loss__own": True, "loss__start_own": False}, {"loss__own": False}),
+    ],
+)
+def test_the_start_of_a_loss_is_the_other_loss_and_ends_when_it_says(
+    tmp_path: Path, start: dict[str, Any], first: dict[str, Any]
+) -> None:
     box = {"name": "table2-laplace-box-laplace", "training__log_every": 1}
-    for name, changes in {
-        "start": {"loss__p": 1, "loss__start_p": 2, "loss__start_steps": 4},
-        "first": {"loss__p": 2},
-    }.items():
+    for name, changes in {"start": {**start, "loss__start_steps": 4}, "first": first}.items():
         run(small(**box, **changes), tmp_path / name)
-    start, first = rows(tmp_path / "start"), rows(tmp_path / "first")
-    losses = [[float(row["loss"]) for row in each] for each in (start, first)]
+    records = rows(tmp_path / "start"), rows(tmp_path / "first")
+    losses = [[float(row["loss"]) for row in each] for each in records]
     assert losses[0][:4] == losses[1][:4]
     assert all(abs(a - b) > 1e-3 for a, b in zip(losses[0][4:], losses[1][4:], strict=True))
-    assert [bool(row["excess"]) for row in start] == [False] * 4 + [True] * 4
+    assert [bool(row["excess"]) for row in records[0]] == [False] * 4 + [True] * 4
 
 
 def test_a_loss_that_is_not_finite_stops_at_once_and_saves_the_batch(
