@@ -227,6 +227,17 @@ def test_chance_of_a_held_out_r2_is_what_noise_scores():
     assert np.mean(scores) == pytest.approx(benchmark.held_out_chance(200, 10), abs=4 * error)
 
 
+def test_the_self_term_takes_from_what_angles_gain(tmp_path):
+    out = tmp_path / "self-term.md"
+    load("self_term").main(["--batches", "64", "256", "--pairs", "512", "--out", str(out)])
+    rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines()[-2:]]
+    assert [row[0] for row in rows] == ["64", "256"]
+    for _, loss, scale, gap, loss_without, scale_without, gap_without in rows:
+        assert float(loss) > float(loss_without)  # one negative more
+        assert 0 < float(scale) < float(scale_without)  # the anchor, at distance 0, bounds it
+        assert 0 < float(gap) < float(gap_without)
+
+
 def test_normal_pairs_writes_its_curve_and_goes_on(tmp_path, capsys):
     benchmark = load("normal_pairs")
     words = ["--runs", tmp_path / "runs", "--out", tmp_path / "out", "--widths", "1"]
