@@ -2,9 +2,9 @@
 
     python benchmarks/leaderboard.py --reproduced OUT [--data OUT/data] [--board leaderboard]
 
-OUT is the folder of the reproduction. Every finished run is scored on the test set that it was
-scored on there, as `3dident evaluate` scores any encoder, and becomes an entry: its manifest, its
-scores and its report, without weights. An entry that is there already stays.
+OUT is the folder of the reproduction. Every run that has been trained is scored on the test set
+that it was scored on there, as `3dident evaluate` scores any encoder, and becomes an entry: its
+manifest, its scores and its report, without weights. An entry that is there already stays.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any
 
 from threedident.baselines.reproduce.studies import STUDIES, TEST, TRAIN, Row
 from threedident.baselines.training.run_folder import ENCODER, RESULT
+from threedident.datasets import ThreeDIdent
 from threedident.evaluate.evaluation import evaluate
 from threedident.evaluate.leaderboard.add import add, as_toml
 from threedident.evaluate.leaderboard.entries import given_fields
 from threedident.evaluate.submissions.manifest import SubmissionManifest
-from threedident.storage.directory import DatasetDir
 
 BOARD = Path(__file__).parents[1] / "leaderboard"
 AUTHORS = ("the authors of threedident",)
@@ -29,23 +29,23 @@ LINK = "https://proceedings.mlr.press/v139/zimmermann21a.html"
 TRACKS = {"matched": "pairs-matched", "exact": "pairs-exact", "views": "augmentations"}
 
 
-def manifest_of(row: Row, scale: str, seed: int, fields: dict[str, Any], train: DatasetDir) -> str:
+def manifest_of(row: Row, scale: str, seed: int, fields: dict[str, Any], train: ThreeDIdent) -> str:
     """The manifest of a run, as TOML.
 
     Args:
         row: the row of the table.
         scale: the scale that it was run at.
         seed: the seed of the run.
-        fields: the experiment of the run, as plain data; empty for the pixels themselves.
+        fields: the experiment of the run, as plain data.
         train: the dataset that it was trained on.
     """
+    settings = train.source.manifest.settings
     experiment = row.published_experiment()
-    identity = not fields
-    training = fields.get("training", {})
+    training = fields["training"]
     data = experiment.data
     supervised = experiment.supervised
     track = "supervised" if supervised else TRACKS[data.pairs]
-    paired = not identity and data.conditional is not None and track.startswith("pairs")
+    paired = data.conditional is not None and track.startswith("pairs")
     conditional = data.conditional.as_dict() if paired and data.conditional else {}
     width = next((value for key, value in conditional.items() if key != "name"), None)
     loss = "mean squared error" if supervised else "InfoNCE"
@@ -53,46 +53,44 @@ def manifest_of(row: Row, scale: str, seed: int, fields: dict[str, Any], train: 
     method = (
         f"{loss}, {experiment.encoder.body} of width {fields['encoder']['width']}, "
         f"{training['steps']:,} steps of {training['batch_size']} with {training['optimizer']}"
-        if not identity
-        else "the pixels themselves"
     )
     title = experiment.title.removeprefix("3DIdent, ")
     manifest = SubmissionManifest(
-        name="Identity: the pixels" if identity else f"{title[0].upper()}{title[1:]}",
+        name=f"{title[0].upper()}{title[1:]}",
         authors=AUTHORS,
         method=f"{method}; 3dident reproduce table4 --scale {scale}",
         link=LINK,
-        preprocessing="none" if identity else "mean and standard deviation of the training images",
-        output_space="other" if identity else space,
-        track="other" if identity else track,
+        preprocessing="mean and standard deviation of the training images",
+        output_space=space,
+        track=track,
         conditional=conditional.get("name"),
         width=width,
-        preset=train.manifest.preset.name,
-        images=train.manifest.n,
-        steps=training.get("steps", 0),
-        hyperparameters="not tuned" if identity else "training split",
+        preset=settings["preset"]["name"],
+        images=len(train),
+        steps=training["steps"],
+        hyperparameters="training split",
         entry=f"{row.name}-{scale}",
         seed=seed,
-        data_seeds=(train.manifest.seed,),
+        data_seeds=(settings["seed"],),
     )
     return as_toml(given_fields(manifest))
 
 
 def entries(reproduced: Path, data: Path, board: Path, scale: str) -> list[str]:
     """Score the finished runs of Table 4, and add them; returns a line for each."""
-    train = DatasetDir.open(data / TRAIN)
+    train = ThreeDIdent(data / TRAIN)
     lines = []
-    for row in STUDIES["table4"].rows:
-        for folder in sorted((reproduced / "runs" / row.name).glob("seed*")):
-            result = json.loads((folder / RESULT).read_text("utf-8"))
-            fields = {} if row.identity else result["experiment"]
-            seed = int(folder.name.removeprefix("seed"))
-            submission = "reference:identity" if row.identity else str(folder / ENCODER)
+    for row in (row for row in STUDIES["table4"].rows if row.is_trained):
+        for path in sorted((reproduced / "runs" / row.name).glob(f"seed*/{RESULT}")):
+            result = json.loads(path.read_text("utf-8"))
+            seed = int(path.parent.name.removeprefix("seed"))
             with tempfile.TemporaryDirectory() as scratch:
                 place = Path(scratch)
-                toml = manifest_of(row, scale, seed, fields, train)
+                toml = manifest_of(row, scale, seed, result["experiment"], train)
                 (place / "SUBMISSION.toml").write_text(toml, "utf-8")
-                scored = evaluate(submission, data / TEST, manifest=place / "SUBMISSION.toml")
+                scored = evaluate(
+                    path.parent / ENCODER, data / TEST, manifest=place / "SUBMISSION.toml"
+                )
                 scored.write(place / "scores")
                 run, is_new = add(place / "scores", board)
             shown = ", ".join(f"{name} {100 * value:.2f}" for name, value in _values(run).items())

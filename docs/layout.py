@@ -142,7 +142,8 @@ def leaderboard_table() -> str:
         images = row.conditions.label if row.conditions else "published, not run again"
         cells = [row.name, TRACKS[row.track], *shown, str(row.seeds), images]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    whole = "[The whole table](leaderboard/index.html) sorts and filters, and links every report."
+    return "\n".join([*lines, "", whole])
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

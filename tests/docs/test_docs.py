@@ -616,6 +616,13 @@ def test_the_site_builds_without_a_warning_and_fetches_nothing(tmp_path):
     assert tables
     for table in tables:
         assert html.escape(table.read_text("utf-8").splitlines()[0].removeprefix("# ")) in shown
+    board = (tmp_path / "site/leaderboard/index.html").read_text("utf-8")
+    listed = (tmp_path / "site/leaderboard.html").read_text("utf-8")
+    for manifest in (ROOT / "leaderboard").glob("entries/*/*/manifest.toml"):
+        name = tomllib.loads(manifest.read_text("utf-8"))["name"]
+        assert name in board and name in listed
+        report = manifest.parent.relative_to(ROOT / "leaderboard") / "report.html"
+        assert (tmp_path / "site/leaderboard" / report).is_file()
     recorded = (ROOT / "benchmarks/results/bench.md").read_text("utf-8")
     measured = (tmp_path / "site/benchmarks.html").read_text("utf-8")
     assert measured.count("least to most") > recorded.count("least to most") > 5
