@@ -29,8 +29,8 @@ class Part(nn.Module):
 class ExactLinear(nn.Linear):
     """A linear layer that keeps the precision of its weights under autocast.
 
-    It stands at the ends of encoders. Eight bits, which is what bfloat16 has, round the codes of a
-    pair to about a tenth of their distance.
+    It stands at the ends of encoders. In bfloat16, with its eight bits, codes from 2 to 4 are
+    multiples of 1/64, while those of a pair are often no more than some of these apart.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
