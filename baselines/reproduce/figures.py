@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from threedident.baselines.reproduce.outcomes import (
     Outcome,
     published_scores,
 )
-from threedident.baselines.reproduce.studies import Published, Row, Study
+from threedident.baselines.reproduce.studies import Published, Study
 from threedident.factors import FACTOR_NAMES
 from threedident.figures import empty_figure
 
@@ -152,7 +152,8 @@ def _plot_points(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
         axis.errorbar(at, [v.mean() for v in values], std, marker="o", color="black", capsize=3)
     axis.set_xscale("log", base=2)
     axis.set_xlabel("concentration of the marginal (line: of the conditional)")
-    axis.axvline(_conditional_concentration(rows[0].row), color="black", linestyle=":")
+    for line in sorted({_conditional_concentration(each) for each in known or rows}):
+        axis.axvline(line, color="black", linestyle=":")
     axis.set_ylim(top=1.02)
 
 
@@ -180,8 +181,13 @@ def _plot_series(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
         axis.legend(fontsize="x-small", framealpha=0.4)
 
 
-def _conditional_concentration(row: Row) -> float:
-    """Return kappa of a vMF, 1 / sigma^2 of a Normal."""
-    conditional = row.published_experiment().data.conditional
-    plain = {} if conditional is None else conditional.as_dict()
-    return float(plain["kappa"]) if "kappa" in plain else float(plain["sigma"]) ** -2
+def _conditional_concentration(outcome: Outcome) -> float:
+    """Return kappa of a vMF, 1 / sigma^2 of a Normal: those of the run, where there is one."""
+    conditional: Mapping[str, Any]
+    if outcome.results:
+        conditional = next(iter(outcome.results.values()))["experiment"]["data"]["conditional"]
+    else:
+        published = outcome.row.published_experiment().data.conditional
+        conditional = {} if published is None else published.as_dict()
+    kappa = conditional.get("kappa")
+    return float(conditional["sigma"]) ** -2 if kappa is None else float(kappa)

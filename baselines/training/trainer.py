@@ -85,8 +85,8 @@ class Trainer:
             The loss, and the codes and the views of the last batch.
 
         Raises:
-            TrainingError: the loss is not finite, the codes of the first step are all the same, or
-                the GPU has too little memory.
+            TrainingError: the loss is not finite, the codes of the first step are all the same,
+                the GPU has too little memory, or torch.compile cannot compile the encoder.
         """
         training = self.experiment.training
         self.rates.set(self.step)
@@ -102,6 +102,10 @@ class Trainer:
                     self.fabric.backward(loss / training.accumulate)
                 except torch.OutOfMemoryError as error:
                     raise self._out_of_memory(views) from error
+                except RuntimeError as error:
+                    if not _is_of_the_compiler(error):
+                        raise
+                    raise _not_compiled(error) from error
             total += self._mean_over_processes(loss.detach()) / training.accumulate
             if not math.isfinite(total):
                 self._fail(views, total, f"the loss is {total} at")
@@ -282,6 +286,21 @@ class _Inputs:
         self.observations = observations
         self.lengths, self.targets = lengths, targets
         self.gather, self.generator = gather, generator
+
+
+def _is_of_the_compiler(error: RuntimeError) -> bool:
+    """Tell whether torch.compile raised it. Torch has no public name for such errors."""
+    return any(kind.__module__.startswith("torch._dynamo") for kind in type(error).__mro__)
+
+
+def _not_compiled(error: RuntimeError) -> TrainingError:
+    """The error of an encoder that torch.compile does not compile."""
+    reason = " ".join(str(error).partition("\n")[0].split())
+    return TrainingError(
+        f"torch.compile cannot compile the encoder here: {reason:.300}. On a processor it needs a "
+        "C++ compiler (g++, or the one that the variable CXX names): install one, or take "
+        "training.compile=false"
+    )
 
 
 class _EncoderAndLoss(nn.Module):

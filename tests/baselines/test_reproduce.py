@@ -340,8 +340,19 @@ def test_figure_2_is_drawn_against_the_concentration(tmp_path: Path) -> None:
     assert plain["experiment"]["data"]["marginal"] == {"name": "normal", "sigma": 0.25}
     drawn = figure(study, collect(study, tmp_path / "runs"))
     drawn.savefig(tmp_path / "drawn.png")
-    line = next(axis for axis in drawn.axes if axis.get_title().startswith("box")).lines[0]
-    assert line.get_xdata().tolist() == [1, 16, 1024]
+    lines = next(axis for axis in drawn.axes if axis.get_title().startswith("box")).lines
+    assert lines[0].get_xdata().tolist() == [1, 16, 1024]
+    assert lines[-1].get_xdata() == pytest.approx([400, 400])
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_line_of_figure_2_is_at_the_conditional_that_was_run(tmp_path: Path) -> None:
+    changes = {"data.conditional.kappa": 10}
+    run("fig2", tmp_path, FakeTraining(), rows="fig2-sphere-*", seeds=1, changes=changes)
+    drawn = figure(STUDIES["fig2"], collect(STUDIES["fig2"], tmp_path / "runs"))
+    for axis in drawn.axes:
+        if axis.get_visible():
+            assert axis.lines[-1].get_xdata() == [10, 10]
 
 
 @pytest.mark.usefixtures("undrawn")

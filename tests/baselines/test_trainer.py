@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import warnings
@@ -25,6 +26,8 @@ from threedident.baselines.training.trainer import FAILED
 from threedident.encoders import MLPEncoder, load_encoder, save_encoder
 from threedident.encoders.files import read_encoder
 from threedident.errors import PrecisionWarning, TrainingError, UsageError
+
+_COMPILER = shutil.which(os.environ.get("CXX", "g++"))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,26 @@ def test_a_batch_that_does_not_fit_into_a_gpu_says_so(
         run(small(), tmp_path / "run")
     state, _ = checkpoints.load_checkpoint(tmp_path / "run")
     assert state is not None and state["step"] == 3
+
+
+@pytest.mark.skipif(not _COMPILER, reason="torch.compile needs a C++ compiler")
+def test_a_compiled_encoder_learns_the_same(tmp_path: Path) -> None:
+    losses = {}
+    for name, compiled in {"compiled": True, "plain": False}.items():
+        run(small(training__compile=compiled, training__log_every=1), tmp_path / name)
+        losses[name] = [float(row["loss"]) for row in rows(tmp_path / name)]
+    assert losses["compiled"] == pytest.approx(losses["plain"], rel=1e-4)
+    assert load_encoder(tmp_path / "compiled" / ENCODER)(torch.zeros(2, 10)).shape == (2, 10)
+
+
+def test_an_encoder_that_cannot_be_compiled_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, str(tmp_path / "no-compiler")))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(TrainingError, match=r"cannot compile.*no-compiler.*training.compile=false"):
+        run(small(training__compile=True), tmp_path / "run")
 
 
 def test_accumulated_parts_have_their_own_negatives(tmp_path: Path) -> None:

@@ -552,6 +552,13 @@ def test_normalize():
     assert found.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(found.double(), expected, atol=1e-5)
     assert torch.equal(normalize(images[2]), found[2])
+    assert torch.equal(normalize(images.contiguous()), found)
+    assert torch.equal(normalize.double()(images), normalize.double()(images.contiguous()))
+    assert normalize.double()(images).dtype == torch.float64
+    normalize.float()
+    one = Normalize((0.5,), (0.25,))
+    assert torch.equal(one(images), one(images.contiguous()))
+    assert images.dtype == torch.uint8
     assert torch.equal(pickle.loads(pickle.dumps(normalize))(images), found)
     assert torch.equal(Normalize((0, 0, 0), (1, 1, 1))(images), images / 255)
     assert not list(normalize.parameters())

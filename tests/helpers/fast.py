@@ -39,6 +39,7 @@ PROGRAMS = (
 #: Tests that take seconds of a processor, by the name of their function.
 SLOW = {
     "test_a_buffer_is_not_used_again_while_somebody_holds_it",
+    "test_a_compiled_encoder_learns_the_same",
     "test_a_damaged_model_is_read_or_refused_with_an_error_of_ours",
     "test_a_decoder_is_kept_while_it_fits_and_made_anew_where_it_does_not",
     "test_a_factory_writes_nowhere_but_in_its_scratch_folder",

@@ -42,5 +42,22 @@ class Normalize(torch.nn.Module):
         """
         if images.dtype != torch.uint8:
             raise UsageError(f"expected uint8 images, found {images.dtype}")
-        scaled: torch.Tensor = (images.float() - 255 * self.mean) / (255 * self.std)
+        mean, std = 255 * self.mean, 255 * self.std
+        scaled = images.to(torch.promote_types(torch.float32, mean.dtype))
+        if images.ndim != 4 or images.is_contiguous() or not _is_channels_last(images):
+            normalized: torch.Tensor = (scaled - mean).div_(std)
+            return normalized
+        # A pixel's colours lie side by side: whole rows are much faster than three numbers each.
+        batch, channels, height, width = images.shape
+        rows = scaled.permute(0, 2, 3, 1).view(batch, height, width * channels)
+        rows.sub_(_along_a_row(mean, channels, width)).div_(_along_a_row(std, channels, width))
         return scaled
+
+
+def _along_a_row(values: torch.Tensor, channels: int, width: int) -> torch.Tensor:
+    """A number for each channel (C, 1, 1), or one, again and again for a row of pixels, (W C,)."""
+    return values.flatten().expand(channels).repeat(width)
+
+
+def _is_channels_last(images: torch.Tensor) -> bool:
+    return images.is_contiguous(memory_format=torch.channels_last)
