@@ -103,7 +103,7 @@ _MUON = {
 #: negatives: see benchmarks/self_term.py.
 _WITHOUT_THE_ANCHOR = {"loss.start_own": False, "loss.start_steps": 2400}
 #: The last angle appears after some 3,000 of these steps.
-_UNTIL_THE_ANGLES = {**_WITHOUT_THE_ANCHOR, "loss.start_steps": 7200, "training.steps": 12_000}
+_UNTIL_THE_ANGLES = {**_WITHOUT_THE_ANCHOR, "loss.start_steps": 5400, "training.steps": 9000}
 
 #: All that a scale changes stands here; the tables name it.
 SCALES: Mapping[str, Scale] = {

@@ -44,14 +44,14 @@ class Normalize(torch.nn.Module):
             raise UsageError(f"expected uint8 images, found {images.dtype}")
         mean, std = 255 * self.mean, 255 * self.std
         scaled = images.to(torch.promote_types(torch.float32, mean.dtype))
-        if images.ndim != 4 or images.is_contiguous() or not _is_channels_last(images):
-            normalized: torch.Tensor = (scaled - mean).div_(std)
-            return normalized
-        # A pixel's colours lie side by side: whole rows are much faster than three numbers each.
-        batch, channels, height, width = images.shape
-        rows = scaled.permute(0, 2, 3, 1).view(batch, height, width * channels)
-        rows.sub_(_along_a_row(mean, channels, width)).div_(_along_a_row(std, channels, width))
-        return scaled
+        if _has_its_colours_side_by_side(images):
+            # Whole rows of pixels are much faster than three numbers at a time.
+            batch, channels, height, width = images.shape
+            rows = scaled.permute(0, 2, 3, 1).view(batch, height, width * channels)
+            rows.sub_(_along_a_row(mean, channels, width)).div_(_along_a_row(std, channels, width))
+            return scaled
+        normalized: torch.Tensor = (scaled - mean).div_(std)
+        return normalized
 
 
 def _along_a_row(values: torch.Tensor, channels: int, width: int) -> torch.Tensor:
@@ -59,5 +59,7 @@ def _along_a_row(values: torch.Tensor, channels: int, width: int) -> torch.Tenso
     return values.flatten().expand(channels).repeat(width)
 
 
-def _is_channels_last(images: torch.Tensor) -> bool:
-    return images.is_contiguous(memory_format=torch.channels_last)
+def _has_its_colours_side_by_side(images: torch.Tensor) -> bool:
+    """Tell whether images are a batch that is kept channels-last alone."""
+    is_batch = images.ndim == 4 and not images.is_contiguous()
+    return is_batch and images.is_contiguous(memory_format=torch.channels_last)
