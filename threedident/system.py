@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import platform
@@ -13,6 +14,9 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+
+# The names that glibc's malloc.h gives to settings of mallopt: M_MMAP_MAX and M_TRIM_THRESHOLD.
+_MOST_MAPPED, _TRIM_ABOVE = -4, -1
 
 
 def usable_processors() -> int:
@@ -39,6 +43,22 @@ def free_memory() -> int | None:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
+
+
+def keep_freed_memory() -> bool:
+    """Have this process keep memory that it frees, for what it allocates next.
+
+    By default glibc hands a large array's memory back to the system at once, and a training that
+    makes such arrays anew in each step waits for their pages: `benchmarks/kept_memory.py`. With
+    this, the process holds the most that it ever needed, until it ends.
+
+    Returns:
+        Whether the C library has such a setting, as glibc does.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    if mallopt is None:
+        return False
+    return bool(mallopt(_MOST_MAPPED, 0) and mallopt(_TRIM_ABOVE, -1))
 
 
 def is_running(pid: int) -> bool:

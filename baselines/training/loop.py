@@ -17,7 +17,7 @@ from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.errors import DatasetError, MissingExtraError, ThreeDIdentError, UsageError
 from threedident.progress import Progress
 from threedident.storage.atomic_files import remove_leftovers, write_json
-from threedident.system import stop_on_signals
+from threedident.system import keep_freed_memory, stop_on_signals
 from threedident.version import toolkit_version
 
 try:
@@ -204,6 +204,8 @@ def _train_here(fabric: Fabric, task: Task) -> None:
         torch.set_num_threads(task.threads)
     if fabric.device.type == "cuda":
         torch.backends.cudnn.benchmark = True
+    elif fabric.device.type == "cpu":
+        keep_freed_memory()
     training = task.experiment.training
     problem = make_problem(
         task.experiment,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from threedident.system import (
     file_digest,
     is_running,
+    keep_freed_memory,
     leftovers,
     make_scratch,
     processor_name,
@@ -95,3 +97,29 @@ def test_the_digest_of_a_file(tmp_path):
     assert file_digest(path, "md5") == hashlib.md5(path.read_bytes()).hexdigest()
     with pytest.raises(FileNotFoundError):
         file_digest(tmp_path / "none")
+
+
+_FAULTS = """
+import resource, sys
+from threedident.system import keep_freed_memory
+
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+for _ in range(20):
+    bytearray(2**26)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_memory_that_is_kept_is_not_waited_for_again():
+    default, kept = (
+        int(subprocess.check_output([sys.executable, "-c", _FAULTS, name]))
+        for name in ("default", "kept")
+    )
+    assert kept < default / 3, (default, kept)
+
+
+def test_a_c_library_without_the_setting_keeps_nothing(monkeypatch):
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())
+    assert not keep_freed_memory()

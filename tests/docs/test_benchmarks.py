@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -225,6 +226,15 @@ def test_chance_of_a_held_out_r2_is_what_noise_scores():
     error = np.std(scores) / math.sqrt(len(scores))
     assert error < 0.0015
     assert np.mean(scores) == pytest.approx(benchmark.held_out_chance(200, 10), abs=4 * error)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_kept_memory_is_not_waited_for_again(tmp_path):
+    out = tmp_path / "kept-memory.md"
+    few = ["--images", "256", "--rounds", "1", "--steps", "5"]
+    load("kept_memory").main([*few, "--out", str(out)])
+    faults = [int(line.split("|")[3].replace(",", "")) for line in out.read_text().split("\n")[4:6]]
+    assert faults[1] < faults[0] / 4, faults
 
 
 def test_the_self_term_takes_from_what_angles_gain(tmp_path):
