@@ -91,7 +91,8 @@ def train(
     checkpoints (one, where a finished run cannot be extended), and at the end `encoder.pt` and
     `result.json`; of an autoencoder `decoder.pt` and `reconstructions.png` as well. A run that was
     killed and started again gives what it would have given: batches depend on seed and step alone.
-    It returns at once where the run is finished.
+    It returns at once where the run is finished. On a processor with glibc, the process that trains
+    keeps the memory that it frees, until it ends.
 
     Args:
         experiment: the experiment, the name of a built-in one, or the path of a file.
