@@ -57,7 +57,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
         MUON,
         STARTING,
         MATCHED,
-        {**MATCHED, "data__match": "resample"},
+        {**MATCHED, "data__match": "resample", "data__latents": 5000},
     ],
     ids=["float32", "bfloat16", "muon", "another start of the loss", "nearest", "resampled"],
 )

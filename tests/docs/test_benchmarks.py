@@ -251,7 +251,7 @@ def test_the_self_term_takes_from_what_angles_gain(tmp_path):
 def test_normal_pairs_writes_its_curve_and_goes_on(tmp_path, capsys):
     benchmark = load("normal_pairs")
     words = ["--runs", tmp_path / "runs", "--out", tmp_path / "out", "--widths", "1"]
-    words += ["--steps", "100", "--batch-size", "64", "--threads", "1", "--mixing-trials", "5"]
+    words += ["--steps", "20", "--batch-size", "64", "--threads", "1", "--mixing-trials", "5"]
     for _ in range(2):  # nothing is trained again
         benchmark.main([*map(str, words)])
     table = (tmp_path / "out" / "table.md").read_text()
