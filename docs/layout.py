@@ -14,6 +14,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 #: Modules that are no part of the API: code that runs on a device or as a script, and the parts of
 #: the page of `3dident explore`, but for the function that serves it.
 INTERNAL = {
@@ -100,7 +101,7 @@ def _room(module: str) -> str:
 
 def recorded_figures() -> dict[str, str]:
     """The recorded figures of each benchmark in Markdown, by name, and the `machine`."""
-    text = (ROOT / "benchmarks" / "results" / "bench.md").read_text("utf-8")
+    text = (RESULTS / "bench.md").read_text("utf-8")
     machine, *parts = re.split(r"^### (\w+)\n", text, flags=re.M)
     sections = {"machine": machine, **dict(zip(parts[::2], parts[1::2], strict=True))}
     return {name: section.strip() for name, section in sections.items()}
@@ -117,7 +118,23 @@ def on_files(files: Any, config: Any) -> Any:
     for path in sorted(site.rglob("*.*")):
         place = f"leaderboard/{path.relative_to(site).as_posix()}"
         files.append(File.generated(config, place, abs_src_path=str(path)))
+    for place, path in result_pictures().items():
+        files.append(File.generated(config, place, abs_src_path=str(path)))
     return files
+
+
+def result_pictures() -> dict[str, Path]:
+    """The recorded pictures of runs, by their place in the site."""
+    found = [*RESULTS.glob("reproduce-cpu/*/*.png"), *RESULTS.glob("normal-pairs/*.png")]
+    return {f"images/results/{path.parent.name}/{path.name}": path for path in sorted(found)}
+
+
+def table_of(study: Path) -> str:
+    """The recorded table of a study in Markdown, one heading lower, with its pictures."""
+    table = re.sub("^#", "###", (study / "table.md").read_text("utf-8"), flags=re.M)
+    places = [place for place, path in result_pictures().items() if path.parent == study]
+    shown = [f"![The runs of {study.name}]({place})" for place in places]
+    return "\n\n".join([table.strip(), *shown])
 
 
 def leaderboard_table() -> str:
@@ -158,6 +175,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     )
     if "<!-- leaderboard -->" in markdown:
         markdown = markdown.replace("<!-- leaderboard -->", leaderboard_table())
-    tables = sorted((ROOT / "benchmarks" / "results" / "reproduce-cpu").glob("*/table.md"))
-    texts = (re.sub("^#", "###", table.read_text("utf-8"), flags=re.M) for table in tables)
-    return markdown.replace("<!-- tables -->", "\n\n".join(texts))
+    markdown = re.sub(r"<!-- picture of (\S+): (.*) -->", r"![\2](images/results/\1)", markdown)
+    studies = sorted(path.parent for path in RESULTS.glob("reproduce-cpu/*/table.md"))
+    return markdown.replace("<!-- tables -->", "\n\n".join(map(table_of, studies)))
