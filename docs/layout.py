@@ -15,6 +15,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+NORMAL_PAIRS = RESULTS / "normal-pairs"
 #: Modules that are no part of the API: code that runs on a device or as a script, and the parts of
 #: the page of `3dident explore`, but for the function that serves it.
 INTERNAL = {
@@ -118,22 +119,27 @@ def on_files(files: Any, config: Any) -> Any:
     for path in sorted(site.rglob("*.*")):
         place = f"leaderboard/{path.relative_to(site).as_posix()}"
         files.append(File.generated(config, place, abs_src_path=str(path)))
-    for place, path in result_pictures().items():
-        files.append(File.generated(config, place, abs_src_path=str(path)))
+    for study in (*recorded_studies(), NORMAL_PAIRS):
+        for picture in sorted(study.glob("*.png")):
+            files.append(File.generated(config, place_of(picture), abs_src_path=str(picture)))
     return files
 
 
-def result_pictures() -> dict[str, Path]:
-    """The recorded pictures of runs, by their place in the site."""
-    found = [*RESULTS.glob("reproduce-cpu/*/*.png"), *RESULTS.glob("normal-pairs/*.png")]
-    return {f"images/results/{path.parent.name}/{path.name}": path for path in sorted(found)}
+def recorded_studies() -> list[Path]:
+    """The folders of recorded runs whose tables the site shows."""
+    return sorted(path.parent for path in RESULTS.glob("reproduce-cpu/*/table.md"))
+
+
+def place_of(picture: Path) -> str:
+    """The place of a recorded picture in the site."""
+    return f"images/results/{picture.parent.name}/{picture.name}"
 
 
 def table_of(study: Path) -> str:
     """The recorded table of a study in Markdown, one heading lower, with its pictures."""
     table = re.sub("^#", "###", (study / "table.md").read_text("utf-8"), flags=re.M)
-    places = [place for place, path in result_pictures().items() if path.parent == study]
-    shown = [f"![The runs of {study.name}]({place})" for place in places]
+    pictures = sorted(study.glob("*.png"))
+    shown = [f"![The runs of {study.name}]({place_of(picture)})" for picture in pictures]
     return "\n\n".join([table.strip(), *shown])
 
 
@@ -175,6 +181,5 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     )
     if "<!-- leaderboard -->" in markdown:
         markdown = markdown.replace("<!-- leaderboard -->", leaderboard_table())
-    markdown = re.sub(r"<!-- picture of (\S+): (.*) -->", r"![\2](images/results/\1)", markdown)
-    studies = sorted(path.parent for path in RESULTS.glob("reproduce-cpu/*/table.md"))
-    return markdown.replace("<!-- tables -->", "\n\n".join(map(table_of, studies)))
+    markdown = markdown.replace("<!-- normal pairs -->", table_of(NORMAL_PAIRS))
+    return markdown.replace("<!-- tables -->", "\n\n".join(map(table_of, recorded_studies())))

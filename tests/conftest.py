@@ -10,8 +10,6 @@ import pytest
 from helpers.commands import SMALL, command, made_once, run_command
 from helpers.fast import pytest_addoption, pytest_configure
 
-from threedident.system import usable_processors
-
 __all__ = ["pytest_addoption", "pytest_configure"]  # pytest looks for hooks here
 
 # Tests run in several processes and start more: threads in each would wait for one another.
@@ -24,11 +22,6 @@ hypothesis.settings.register_profile(
     "patient", deadline=None, derandomize=not os.environ.get("THREEDIDENT_EXPLORE")
 )
 hypothesis.settings.load_profile("patient")
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process more than cores where tests start others, and wait for them."""
-    return usable_processors() + (not config.getoption("fast"))
 
 
 @pytest.fixture(autouse=True)

@@ -372,7 +372,7 @@ def _at(tree, path):
 
 
 @hypothesis.given(st.data())
-@hypothesis.settings(max_examples=100)
+@hypothesis.settings(max_examples=200)
 def test_a_damaged_model_is_read_or_refused_with_an_error_of_ours(data):
     tree = copy.deepcopy(model(WHOLE["variables"], **_rest()).as_dict())
     for _ in range(data.draw(st.integers(1, 3))):
