@@ -121,7 +121,10 @@ SCALES: Mapping[str, Scale] = {
             "table1-*": {"training.steps": 1500, "training.batch_size": 6144},
             "table1-sphere-*": {"training.steps": 3000},
             # Pairs of this row tell so little that the noise of a batch decides.
-            "table1-sphere-uniform-vmf1-vmf": {"training.batch_size": 16_384},
+            "table1-sphere-uniform-vmf1-vmf": {
+                "training.steps": 6000,
+                "training.batch_size": 16_384,
+            },
             "table*-supervised*": {"training.steps": 2000, "training.batch_size": 2048},
             # About what the true latents would want: learned bounds have no time to get there.
             "table2-*-box-*": {"encoder.size": 5.0},

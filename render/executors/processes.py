@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from threedident.errors import RenderError, ThreeDIdentError, UsageError
+from threedident.system import make_scratch
 
 _SCRIPT = Path(__file__).with_name("child.py")
 # One thread for numpy's linear algebra: a process's threads are for rendering.
 _THREADS = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+_SCRATCH = "3dident-child-"
 
 
 class ChildProcess:
@@ -30,7 +33,8 @@ class ChildProcess:
     It does not run the caller's main module again, as one of multiprocessing would: a script needs
     no guard, and may come from standard input or be a notebook. It ignores Ctrl-C, reads nothing,
     and finds the modules that are found here. Its end of the pipe closes with it, and ours with us
-    and with processes that were forked from us.
+    and with processes that were forked from us. Its temporary files lie in a folder of its own,
+    which goes when it is let go of: Blender leaves one behind where it is killed.
 
     Attributes:
         pipe: our end of the pipe.
@@ -53,6 +57,7 @@ class ChildProcess:
         """
         message = _pickled((function, arguments))
         self.pipe, theirs = Pipe()
+        scratch = make_scratch(_SCRATCH)
         try:
             with theirs, _opened(log) as output, holding_interrupts():
                 self._process = subprocess.Popen(
@@ -61,14 +66,15 @@ class ChildProcess:
                     stdout=output,
                     stderr=output,
                     pass_fds=[theirs.fileno()],
-                    env={**os.environ, **_THREADS},
+                    env={**os.environ, **_THREADS, "TMPDIR": str(scratch)},
                 )
         except BaseException:
             self.pipe.close()
+            shutil.rmtree(scratch, ignore_errors=True)
             raise
         self.pid = self._process.pid
         # Let go of, or left over at the end of the program, it is ended.
-        weakref.finalize(self, _end, self._process, os.getpid())
+        weakref.finalize(self, _end, self._process, scratch, os.getpid())
         # If it has died already, that is noticed when the pipe is read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send((sys.path, message))
@@ -89,11 +95,12 @@ class ChildProcess:
         return self.exit_code
 
 
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+def _end(process: subprocess.Popen[bytes], scratch: Path, owner: int) -> None:
     if os.getpid() == owner:  # not in a fork, which holds a copy
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the system
             process.wait(10)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def wait_for_close(pipe: Connection, seconds: float | None = None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -31,10 +32,11 @@ def same(a: Path, b: Path) -> bool:
     return all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def start(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
+def start(*arguments: object, cwd: Path, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*command(), *map(str, arguments)],
         cwd=cwd,
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -168,9 +168,11 @@ def test_killed_at_random_moments_it_goes_on(cli, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_by_hand_it_says_how_to_go_on(tmp_path, number):
+    (temporary := tmp_path / "temporary").mkdir()
     process = start(
         *("render", "--quality", "reference", "--resolution", 128, "--workers", 1, "--n", 50),
         cwd=tmp_path,
+        TMPDIR=str(temporary),
     )
     while not (tmp_path / "data/3dident-reference-128/dataset.json").exists():
         assert process.poll() is None
@@ -184,6 +186,7 @@ def test_stopped_by_hand_it_says_how_to_go_on(tmp_path, number):
     assert "to continue: 3dident render --quality reference" in err
     assert "Traceback" not in err
     assert "images" in out
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(
