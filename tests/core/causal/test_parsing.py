@@ -371,10 +371,15 @@ def _at(tree, path):
     return tree
 
 
+@pytest.fixture(scope="module")
+def whole():
+    return model(WHOLE["variables"], **_rest()).as_dict()
+
+
 @hypothesis.given(st.data())
 @hypothesis.settings(max_examples=200)
-def test_a_damaged_model_is_read_or_refused_with_an_error_of_ours(data):
-    tree = copy.deepcopy(model(WHOLE["variables"], **_rest()).as_dict())
+def test_a_damaged_model_is_read_or_refused_with_an_error_of_ours(whole, data):
+    tree = copy.deepcopy(whole)
     for _ in range(data.draw(st.integers(1, 3))):
         paths = list(_places(tree))
         *outer, key = data.draw(st.sampled_from(paths))
