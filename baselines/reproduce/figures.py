@@ -47,6 +47,7 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
     drawing = empty_figure(5 * across, 3.9 * down)
     axes = drawing.subplots(down, across, squeeze=False)
     drawing.suptitle(study.title, wrap=True)
+    series: dict[str, Any] = {}
     for axis in axes.flat:
         axis.set_visible(False)
     for number, (name, rows) in enumerate(shown.items()):
@@ -59,9 +60,19 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
             if rows[0].row.concentration is not None:
                 _plot_points(axis, rows, metric)
             elif rows[0].row.series:
+                for other in axes.flat:  # the panels of a metric have one scale
+                    if other is not axis and other.get_ylabel() == LABELS[metric]:
+                        axis.sharex(other)
+                        axis.sharey(other)
+                        break
                 _plot_series(axis, rows, metric)
+                marks, names = axis.get_legend_handles_labels()
+                series |= dict(zip(names, marks, strict=True))
             else:
                 _plot_curves(axis, rows, metric, study.name)
+    if series:  # the same in all panels
+        words = {"fontsize": "small", "loc": "outside lower center", "ncols": len(series)}
+        drawing.legend(series.values(), series.keys(), **words)
     return drawing
 
 
@@ -176,9 +187,6 @@ def _plot_series(axis: Any, rows: Sequence[Outcome], metric: str) -> None:
         axis.errorbar(at, means, std, marker="o", color=color, capsize=3, label=name)
     axis.set_xscale("log")
     axis.set_xlabel("latents")
-    axis.set_ylim(top=1.02)
-    if series:
-        axis.legend(fontsize="x-small", framealpha=0.4)
 
 
 def _conditional_concentration(outcome: Outcome) -> float:

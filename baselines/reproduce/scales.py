@@ -99,6 +99,7 @@ _MUON = {
     "training.score_every": 100,
     "training.checkpoint_every": 100,
 }
+_FINE_TUNING = {"training.matrix_lr": 3e-4, "training.lr": 1e-4}
 #: The first steps of rows whose loss hardly asks for the angles where an anchor is among its own
 #: negatives: see benchmarks/self_term.py.
 _WITHOUT_THE_ANCHOR = {"loss.start_own": False, "loss.start_steps": 2400}
@@ -146,6 +147,9 @@ SCALES: Mapping[str, Scale] = {
                 "training.batch_size": 2048,
                 "training.loss_lr": 0.2,
             },
+            # These two go on from a trained encoder, which the first rates undo: R2 92 to 80.
+            "hard-negatives": _FINE_TUNING,
+            "hard-negatives-continued": _FINE_TUNING,
             "ensemble*": {"training.loss_lr": 0.5},
             "decoded": {
                 **_MUON,

@@ -356,6 +356,24 @@ def test_the_line_of_figure_2_is_at_the_conditional_that_was_run(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_panels_against_the_number_of_latents_have_one_scale_a_metric(tmp_path: Path) -> None:
+    rows = "exact-laplace-box,nearest-laplace-box-10000,nearest-normal-unbounded-250000"
+    run("matching-synthetic", tmp_path, FakeTraining(), rows=rows, seeds=1)
+    study = STUDIES["matching-synthetic"]
+    drawn = figure(study, collect(study, tmp_path / "runs"))
+    by_metric: dict[str, list[Any]] = {}
+    for axis in drawn.axes:
+        if axis.get_visible():
+            by_metric.setdefault(axis.get_ylabel(), []).append(axis)
+    assert [len(axes) for axes in by_metric.values()] == [2, 2]
+    for axes in by_metric.values():
+        assert axes[0].get_xlim() == axes[1].get_xlim()
+        assert axes[0].get_ylim() == axes[1].get_ylim()
+        at = [x for axis in axes for c in axis.containers for x in c.lines[0].get_xdata()]
+        assert axes[0].get_xlim()[0] < min(at) and max(at) < axes[0].get_xlim()[1]
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_matching_of_vectors_is_drawn_against_the_number_of_latents(tmp_path: Path) -> None:
     fake = FakeTraining()
     study = STUDIES["matching-synthetic"]
@@ -371,6 +389,10 @@ def test_matching_of_vectors_is_drawn_against_the_number_of_latents(tmp_path: Pa
     nearest = containers["nearest"].lines[0]
     assert nearest.get_xdata().tolist() == [10_000, 100_000, 250_000, 1_000_000]
     assert containers["exact-wide"].lines[0].get_xdata().tolist() == [100_000]
+    assert drawn.axes[0].get_legend() is None
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == [
+        *("exact", "nearest", "exact-wide")
+    ]
     row = cells(table, "matching-synthetic-exact-wide-laplace-box-100000")
     assert row["what"] == "exact pairs, as wide as nearest, Laplace(0.2459): 100,000 latents"
     folder = tmp_path / "runs/matching-synthetic-nearest-laplace-box-10000/seed0"
