@@ -71,8 +71,8 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
             else:
                 _plot_curves(axis, rows, metric, study.name)
     if series:  # the same in all panels
-        words = {"fontsize": "small", "loc": "outside lower center", "ncols": len(series)}
-        drawing.legend(series.values(), series.keys(), **words)
+        size: dict[str, Any] = {"ncols": len(series), "fontsize": "small"}
+        drawing.legend(series.values(), series.keys(), loc="outside lower center", **size)
     return drawing
 
 
