@@ -90,7 +90,7 @@ SLOW = {
     "test_it_outlives_the_thread_that_asked_first",
     "test_it_says_what_it_takes_before_it_gets_an_image",
     "test_its_figure_is_saved",
-    "test_kept_memory_is_not_waited_for_again",
+    "test_kept_memory_writes_a_row_for_each_way",
     "test_kernels_round_alike_just_compiled_and_from_the_cache",
     "test_latents_that_were_drawn_once_come_in_pairs_as_those_of_images_do",
     "test_metrics_of_values_are_refused_before_anything_is_encoded",
