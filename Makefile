@@ -11,7 +11,7 @@ PYTEST = $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist wor
 
 # Without it the checkout's own folders (datasets, evaluate) would shadow other people's packages.
 export PYTHONSAFEPATH = 1
-# Set, as in many containers, it would have every process compile what it imports: 12 s a training.
+# Set, as in many containers, it would have every process compile what it imports: pip does not.
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo check test lint format docs bench clean

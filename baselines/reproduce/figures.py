@@ -48,6 +48,7 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
     axes = drawing.subplots(down, across, squeeze=False)
     drawing.suptitle(study.title, wrap=True)
     series: dict[str, Any] = {}
+    first: dict[str, Any] = {}  # the panel of each metric that gives the others their scale
     for axis in axes.flat:
         axis.set_visible(False)
     for number, (name, rows) in enumerate(shown.items()):
@@ -60,19 +61,22 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
             if rows[0].row.concentration is not None:
                 _plot_points(axis, rows, metric)
             elif rows[0].row.series:
-                for other in axes.flat:  # the panels of a metric have one scale
-                    if other is not axis and other.get_ylabel() == LABELS[metric]:
-                        axis.sharex(other)
-                        axis.sharey(other)
-                        break
+                if first.setdefault(metric, axis) is not axis:
+                    axis.sharex(first[metric])
+                    axis.sharey(first[metric])
                 _plot_series(axis, rows, metric)
                 marks, names = axis.get_legend_handles_labels()
                 series |= dict(zip(names, marks, strict=True))
             else:
                 _plot_curves(axis, rows, metric, study.name)
     if series:  # the same in all panels
-        size: dict[str, Any] = {"ncols": len(series), "fontsize": "small"}
-        drawing.legend(series.values(), series.keys(), loc="outside lower center", **size)
+        drawing.legend(
+            series.values(),
+            series.keys(),
+            loc="outside lower center",
+            ncols=len(series),
+            fontsize="small",
+        )
     return drawing
 
 

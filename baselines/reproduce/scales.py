@@ -147,7 +147,7 @@ SCALES: Mapping[str, Scale] = {
                 "training.batch_size": 2048,
                 "training.loss_lr": 0.2,
             },
-            # These two go on from a trained encoder, which the first rates undo: R2 92 to 80.
+            # These two go on from a trained encoder, which the rates of fresh weights undo.
             "hard-negatives": _FINE_TUNING,
             "hard-negatives-continued": _FINE_TUNING,
             "ensemble*": {"training.loss_lr": 0.5},

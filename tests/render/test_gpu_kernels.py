@@ -9,8 +9,8 @@ import warp as wp
 
 from threedident.render.direct import kernels
 
-#: The oldest and the newest generation of GPUs in use: Turing and Hopper.
-ARCHITECTURES = (75, 90)
+#: Generations of GPUs: Turing, Ampere, Hopper.
+ARCHITECTURES = (75, 80, 90)
 
 
 @pytest.mark.slow
