@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.fake_dataset import MadeUp
 from helpers.submissions import COUNT
 
 from threedident.datasets.dataset import ImageDataset, ThreeDIdent
+from threedident.datasets.formats.hdf5 import to_shards
 from threedident.encoders import ImageEncoder, ResNetEncoder, UnboundedOutput, save_encoder
 from threedident.errors import UsageError
+from threedident.evaluate.metrics import linear_r2
 from threedident.evaluate.reference_encoders import run_reference
 from threedident.evaluate.submissions.submission import identify
 
@@ -39,6 +42,19 @@ def test_identity_in_full_is_a_regression_on_all_pixels(data):
 
     assert np.allclose(predicted(found.astype(float)), predicted(pixels), atol=1e-3)
     assert np.abs(predicted(pixels)).max() > 0.1
+
+
+def test_identity_in_full_keeps_what_hardly_varies(tmp_path):
+    """One grey level of one pixel, in images that are otherwise black, or half bright."""
+    made = MadeUp(COUNT, 16, None)
+    bright, one = np.arange(COUNT) % 2, np.arange(COUNT) // 2 % 2
+    made.pixels[:] = 0
+    made.pixels[:, :, :8] = 200 * bright[:, None, None, None]
+    made.pixels[:, 0, 0, 0] += one.astype(np.uint8)
+    to_shards(made, tmp_path / "data")
+    codes = reference("reference:identity=full", ThreeDIdent(tmp_path / "data")).codes
+    assert codes.shape == (COUNT, 2)
+    assert linear_r2(np.stack([bright, one], 1), codes).per_factor == pytest.approx(1, abs=1e-6)
 
 
 def test_pca_gives_the_largest_components(data, root):
