@@ -17,7 +17,7 @@ WARNING_CODES = {
     "training_split": "the test set is of the split train",
     "seen_images": "the encoder was fitted on the images that it is scored on",
     "other_resolution": "the encoder was trained on images of another size",
-    "paired_images": "the test set was rendered in pairs or sequences",
+    "paired_images": "the test set consists of pairs or sequences",
     "no_independent_set": "variables of a causal model that depend on each other, scored alone",
     "published_layout": "classes or circles of a published layout, which are not scored as such",
     "few_samples": "fewer than 10 (m + 1) samples to fit m codes on, or than 25 m^2 in all",
@@ -142,6 +142,14 @@ def _factors(
         yield ScoreWarning(
             "constant_factors",
             f"{_some(constant)} do not vary: left out of every mean over factors",
+        )
+    halves = np.array([varying(half) for half in np.array_split(z, [len(z) // 2])])
+    still = [n for n, each, m in zip(names, halves.T, moves, strict=True) if m and not each.all()]
+    if still:
+        yield ScoreWarning(
+            "constant_factors",
+            f"{_some(still)} vary in one half of the samples alone: scores of held-out rows leave "
+            "them out of the mean over factors. Score more images",
         )
     kept = [name for name, moving in zip(names, moves, strict=True) if moving]
     count = len(kept)

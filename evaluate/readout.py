@@ -33,6 +33,7 @@ from threedident.encoders.features import backbone_and_codes
 from threedident.evaluate.metrics import accuracy
 from threedident.evaluate.metrics._bootstrap import bootstrap as draw_replicates
 from threedident.evaluate.metrics._bootstrap import interval
+from threedident.evaluate.sampled_source import apart_by_sequence, group_starts
 from threedident.evaluate.scoring import one_thread
 from threedident.progress import Progress
 
@@ -173,11 +174,12 @@ def read_out(
 ) -> Readout:
     """Probe an encoder for augmentations and classes, behind its backbone and its projector.
 
-    The images are drawn at random. Of each augmentation, half of the images go through it, and
-    the others stay as they are; a logistic regression on standardised features, with next to no
-    penalty, is fitted on the first half of the images, and tells of the second which went through
-    it. Classes are those of the dataset's discrete factors, of images as they are. The accuracy
-    is balanced: the mean over classes of the share that is recognised.
+    The images are drawn at random; those of a pair or sequence are in the same half. Of each
+    augmentation, half of the images go through it, and the others stay as they are; a logistic
+    regression on standardised features, with next to no penalty, is fitted on the first half of
+    the images, and tells of the second which went through it. Classes are those of the dataset's
+    discrete factors, of images as they are. The accuracy is balanced: the mean over classes of the
+    share that is recognised.
 
     Args:
         encoder: the encoder, its file, or the folder of a run.
@@ -213,7 +215,10 @@ def read_out(
             f"{dataset.root} holds {len(dataset)} images: expected at least {_LEAST}, half of them "
             "to fit on and half to score on"
         )
-    numbers = torch.randperm(len(dataset), generator=seeded(seed))[:count]
+    drawn = torch.randperm(len(dataset), generator=seeded(seed))[:count].numpy()
+    numbers = torch.from_numpy(
+        apart_by_sequence(drawn, group_starts(dataset.source), np.random.default_rng(seed))
+    )
     labels = {
         name if name == _CLASS else f"{_CLASS} {name}": column[numbers.numpy()]
         for name, column in class_columns(dataset)

@@ -1,6 +1,7 @@
 """`SampledSource`: some images of a dataset that is in the order of a grid or of time, drawn once.
 
 Scores halve their samples and take them to be in random order, as those of rendered datasets are.
+Frames of a sequence are much alike, so that they go into the same half.
 """
 
 from __future__ import annotations
@@ -23,8 +24,54 @@ _LEAST = 8
 _SEED = (0, 6)
 
 
+def apart_by_sequence(
+    numbers: Int64, sequences: Int64 | None, generator: np.random.Generator
+) -> Int64:
+    """Order images such that a sequence lies in one half of them; at random within the halves.
+
+    The sequence in the middle may lie in both.
+
+    Args:
+        numbers: the numbers of the images, (k,), in random order.
+        sequences: the numbers at which sequences begin, and N, (S + 1,); None: there are none,
+            and the images stay as they are.
+        generator: the random numbers.
+
+    Returns:
+        The same numbers, (k,).
+    """
+    if sequences is None:
+        return numbers
+    of = np.searchsorted(sequences, numbers, side="right")
+    order = np.argsort(generator.permutation(len(sequences) + 1)[of], kind="stable")
+    halves = np.array_split(order, [len(order) // 2])
+    return numbers[np.concatenate([generator.permutation(half) for half in halves])]
+
+
+def group_starts(source: ImageSource) -> Int64 | None:
+    """Return the numbers at which sequences or rendered pairs begin, and N: (S + 1,).
+
+    Args:
+        source: the dataset.
+
+    Returns:
+        The numbers; None where images stand by themselves, or their groups are not contiguous.
+    """
+    if source.sequences is not None or source.manifest is None:
+        return source.sequences
+    sampling = source.manifest.sampling
+    together = 2 if source.manifest.pair_process is not None else 1
+    if sampling is not None:
+        together = max(together, sampling.frames)
+    if together == 1:
+        return None
+    return np.append(np.arange(0, len(source), together), len(source))
+
+
 class SampledSource(ImageSource):
     """Images drawn from a dataset, in random order, the same ones each time.
+
+    Of sequences, the first half of the images are frames of other ones than the second.
 
     Attributes:
         whole: the dataset.
@@ -36,7 +83,8 @@ class SampledSource(ImageSource):
         self.whole, self.root, self.form, self.shape = whole, whole.root, whole.form, whole.shape
         self.factor_columns = whole.factor_columns
         generator = np.random.default_rng(_SEED)
-        self.numbers: Int64 = generator.permutation(len(whole))[:count]
+        drawn: Int64 = generator.permutation(len(whole))[:count]
+        self.numbers: Int64 = apart_by_sequence(drawn, whole.sequences, generator)
         self.factors = whole.factors[self.numbers]
 
     @property
@@ -59,7 +107,8 @@ class SampledSource(ImageSource):
 
     def as_dict(self) -> dict[str, Any]:
         """The way they were drawn, as plain data for scores.json."""
-        return {"images": len(self), "of": len(self.whole), "order": "random", "seed": list(_SEED)}
+        order = "random" if self.whole.sequences is None else "random, sequences in one half"
+        return {"images": len(self), "of": len(self.whole), "order": order, "seed": list(_SEED)}
 
 
 def sampled(source: ImageSource, samples: int | None) -> ImageSource:

@@ -267,14 +267,15 @@ def _report(
         best=best,
         share=share,
     )
-    return _with_intervals(report, result, metric.lowest, draws, options.seed) if draws else report
+    return _with_intervals(report, result, metric, draws, options.seed) if draws else report
 
 
 def _with_intervals(
-    report: MetricReport, result: MetricResult, lowest: float, draws: int, seed: int
+    report: MetricReport, result: MetricResult, metric: Metric, draws: int, seed: int
 ) -> MetricReport:
     replicates = bootstrapped(result, draws, seed)
-    ends = functools.partial(interval, lowest=lowest, confidence=CONFIDENCE)
+    ends = functools.partial(interval, lowest=metric.lowest, confidence=CONFIDENCE)
+    bounds = metric.lowest_of_parts
     per_factor = None
     if replicates.per_factor is not None and result.per_factor is not None:
         per_factor = ends(replicates.per_factor, result.per_factor)
@@ -283,7 +284,7 @@ def _with_intervals(
         interval=_pair(ends(replicates.value, result.value)),
         per_factor_interval=per_factor,
         part_intervals={
-            name: _pair(ends(values, result.parts[name]))
+            name: _pair(ends(values, result.parts[name], lowest=bounds.get(name, metric.lowest)))
             for name, values in replicates.parts.items()
         },
     )

@@ -18,6 +18,7 @@ from threedident.datasets.formats.export import ExportSource
 from threedident.datasets.formats.export_record import SPLIT_NAMES
 from threedident.errors import DatasetError, ThreeDIdentError
 from threedident.evaluate.assumptions import ScoreWarning
+from threedident.evaluate.sampled_source import SampledSource
 from threedident.evaluate.submissions.manifest import SubmissionManifest
 from threedident.latents import latents_digest
 from threedident.storage.atomic_files import read_json
@@ -132,6 +133,14 @@ def check_seen(
             f"the encoder was trained on images of {side} pixels along each side, and these have "
             f"{test.shape[0]}: it was never fitted to such. Score it on a test set of {side} "
             "pixels",
+        )
+    if isinstance(test, SampledSource) and test.whole.sequences is not None:
+        yield ScoreWarning(
+            "paired_images",
+            f"the test set is of {len(test.whole.sequences) - 1:,} sequences, whose frames depend "
+            "on each other: there are fewer independent samples than images, so that the intervals "
+            "are too narrow. No sequence is in both halves of the images, but for the one in the "
+            "middle",
         )
     sampling = None if manifest is None else manifest.sampling
     grouped = sampling is not None and sampling.frames > 1

@@ -10,14 +10,14 @@ import torch
 
 from threedident.baselines.criterion import Criterion, make_criterion
 from threedident.baselines.experiment import Experiment
+from threedident.baselines.training.theory import theory_learned
 from threedident.distributions.spaces import Sphere
 
 Codes = Sequence[torch.Tensor]
 
 _STEPS = 60
 _WIDEST = math.log(1e3)
-_GRID = (-4, 6, 21)  # of the logarithms of scales: first, last, number
-_LARGE_LAMBDA = 5.0  # where the search for Lambda begins, before the softplus
+_GRID = (-4, 6, 21)  # of the logarithms of scales and of Lambda: first, last, number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class AtLatents:
     Attributes:
         loss: the loss, in nats.
         scale: the best factor of the latents; None where nothing can be scaled.
-        Lambda: the best Lambda of AnInfoNCE, (members, n); None for other losses.
+        Lambda: Lambda of AnInfoNCE, (members, n): theory's, else the best; None for other losses.
         tau: the best temperature; None where it is not learned.
     """
 
@@ -40,11 +40,13 @@ class AtLatents:
 def loss_at_latents(
     experiment: Experiment, objective: Criterion, batches: Sequence[Codes]
 ) -> AtLatents:
-    """Take the loss at the true latents, under the best scale, temperature or Lambda.
+    """Take the loss at the true latents, under the best scale or temperature, or theory's Lambda.
 
     What the encoder and the loss are free to choose is optimised: the scale of unbounded codes
-    and of boxes and spheres that are learned, tau where it is learned, Lambda of AnInfoNCE. A
-    box that is not learned holds scales up to its own size.
+    and of boxes and spheres that are learned, tau where it is learned. A box that is not learned
+    holds scales up to its own size. Lambda of AnInfoNCE has a weight a factor and member, enough
+    to fit the very pairs where the loss is small: it is what theory says, and is fitted only to
+    pairs of which theory says nothing.
 
     Args:
         experiment: the experiment.
@@ -62,11 +64,11 @@ def loss_at_latents(
     fixed = (encoder.output == "sphere" and not encoder.learned) or experiment.loss.normalize
     log_scale = torch.zeros((), device=views[0][0].device, requires_grad=True)
     free = [] if fixed else [log_scale]
+    Lambda = theory_learned(experiment).get("Lambda")
     if trial.raw_Lambda is not None:
         # Its scale and Lambda's are one: Lambda alone moves.
-        free = [trial.raw_Lambda]
-        with torch.no_grad():
-            trial.raw_Lambda.fill_(_LARGE_LAMBDA)
+        free = [] if Lambda is not None else [trial.raw_Lambda]
+        _put_Lambda(trial.raw_Lambda, 1.0 if Lambda is None else Lambda)
     elif trial.log_tau is not None:
         free.append(trial.log_tau)
     elif trial.raw_S is not None:
@@ -78,7 +80,11 @@ def loss_at_latents(
         return torch.stack(losses).mean()
 
     if free and free[0] is log_scale:
-        _move_to_the_best_of_a_grid(log_scale, largest, loss)
+        _move_to_the_best_of_a_grid(log_scale.fill_, largest, loss)
+    elif free and free[0] is trial.raw_Lambda:
+        _move_to_the_best_of_a_grid(
+            lambda value: _put_Lambda(free[0], math.exp(value)), _WIDEST, loss
+        )
     if free:
         best = _minimise(free, loss)
     else:
@@ -111,22 +117,37 @@ def _fit_into_output_space(
     return [list(torch.split(part, lengths)) for part in parts], largest
 
 
+@torch.no_grad()
+def _put_Lambda(raw: torch.Tensor, Lambda: float | list[list[float]]) -> None:
+    """Put the numbers whose softplus is Lambda into raw (members, n)."""
+    wanted = torch.as_tensor(Lambda, dtype=torch.float64, device=raw.device)
+    raw.copy_(wanted + torch.log(-torch.expm1(-wanted)))
+
+
+@torch.no_grad()
 def _move_to_the_best_of_a_grid(
-    log_scale: torch.Tensor, largest: float, loss: Callable[[], torch.Tensor]
+    put: Callable[[float], object], largest: float, loss: Callable[[], torch.Tensor]
 ) -> None:
-    """Begin the search where it has a slope: the loss is flat far from the best scale."""
+    """Begin the search where it has a slope: the loss is flat far from the best scale.
+
+    Args:
+        put: the function that puts the logarithm of a scale, or of all Lambda, in its place.
+        largest: the largest of them.
+        loss: the loss as it then is.
+    """
     first, last, number = _GRID
-    with torch.no_grad():
-        grid = torch.linspace(first, last, number).clamp(max=largest)
-        losses = []
-        for value in grid:
-            log_scale.fill_(float(value))
-            losses.append(float(loss()))
-        log_scale.fill_(float(grid[losses.index(min(losses))]))
+    grid = torch.linspace(first, last, number).clamp(max=largest).tolist()
+    losses = []
+    for value in grid:
+        put(value)
+        losses.append(float(loss()))
+    put(grid[losses.index(min(losses))])
 
 
 def _minimise(parameters: list[torch.Tensor], loss: Callable[[], torch.Tensor]) -> float:
-    """The least loss that L-BFGS meets."""
+    """The least loss that L-BFGS meets, with tolerances relative to the loss at its start."""
+    with torch.no_grad():
+        unit = abs(float(loss())) or 1.0
     optimizer = torch.optim.LBFGS(
         parameters, max_iter=_STEPS, tolerance_change=1e-7, line_search_fn="strong_wolfe"
     )
@@ -136,9 +157,9 @@ def _minimise(parameters: list[torch.Tensor], loss: Callable[[], torch.Tensor]) 
         nonlocal least
         optimizer.zero_grad()
         value = loss()
-        value.backward()  # type: ignore[no-untyped-call]
+        (value / unit).backward()  # type: ignore[no-untyped-call]
         least = min(least, float(value.detach()))
-        return value
+        return value / unit
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
     return least

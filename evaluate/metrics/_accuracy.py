@@ -25,7 +25,7 @@ from threedident.evaluate.metrics._kernel_ridge import (
     sklearn_part,
 )
 from threedident.evaluate.metrics._kinds import Kinds, as_kinds, class_numbers
-from threedident.evaluate.metrics._linear_fit import Folds, drawn_folds, splits
+from threedident.evaluate.metrics._linear_fit import Folds, decorrelated, drawn_folds, splits
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
 
 CLASSIFIERS = ("linear", "kernel")
@@ -58,9 +58,10 @@ def accuracy(
         z: (N, n), the factors; discrete ones are class numbers.
         z_hat: (N, m), the codes.
         kinds: the kind of each factor; only discrete ones are scored. None: all are discrete.
-        classifier: "linear": multinomial logistic regression, on standardised codes; "kernel":
-            kernel ridge regression to the indicators of the classes (`kernel_ridge`), divided by
-            the classes' shares, of which the largest wins.
+        classifier: "linear": multinomial logistic regression, on standardised codes, which are
+            decorrelated where there are ten rows or more to each; "kernel": kernel ridge
+            regression to the indicators of the classes (`kernel_ridge`), divided by the classes'
+            shares, of which the largest wins.
         folds: 2 or "single".
         most: the number of samples in use, the first ones.
 
@@ -186,6 +187,7 @@ def _predict(train: Float64, labels: Classes, test: Float64, classifier: str) ->
         together = np.zeros(1, np.int64)  # the classes are coordinates of one factor
         chances = kernel_ridge(train, indicators, test, together)
         return np.asarray(seen[(chances / indicators.mean(0)).argmax(1)], np.int64)
+    train, test = decorrelated(train, test)
     model = sklearn_part("linear_model").LogisticRegression(
         C=1 / (PENALTY * len(train)), class_weight="balanced", max_iter=500
     )

@@ -33,6 +33,8 @@ def as_matrix(values: Any, name: str) -> Float64:
     """
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
+    if np.ma.is_masked(values):  # type: ignore[no-untyped-call]
+        raise UsageError(f"{name}: some numbers are masked: leave out those rows, here and there")
     try:
         array = np.asarray(values)
     except ValueError as error:

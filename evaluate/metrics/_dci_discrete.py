@@ -6,7 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from threedident.evaluate.metrics._arrays import Float64, at_factors, left_out, varying
+from threedident.evaluate.metrics._arrays import (
+    Float64,
+    at_factors,
+    left_out,
+    standardised,
+    varying,
+)
 from threedident.evaluate.metrics._dci import completeness, disentangled
 from threedident.evaluate.metrics._kernel_ridge import sklearn_part
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
@@ -50,6 +56,7 @@ def dci_discrete(z: Any, z_hat: Any, *, most: int = MOST, seed: int = 0) -> Metr
         (1.0, [[0.0, 1.0], [1.0, 0.0]])
     """
     factors, classes, codes = checked_classes(z, z_hat, 2, 2, most)
+    codes = standardised(codes)  # the trees see float32, and take what differs by 1e-7 for equal
     kept = varying(factors)
     train, test = fitted_and_scored(len(factors))
     importances = np.zeros((codes.shape[1], classes.shape[1]))

@@ -20,7 +20,7 @@ from threedident.evaluate.metrics._arrays import (
 )
 from threedident.evaluate.metrics._correlations import Sorted
 from threedident.evaluate.metrics._kernel_ridge import MOST_SAMPLES, sklearn_part
-from threedident.evaluate.metrics._linear_fit import Folds, drawn_folds, splits
+from threedident.evaluate.metrics._linear_fit import Folds, decorrelated, drawn_folds, splits
 from threedident.evaluate.metrics._mutual_information import Bins, binned
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
 
@@ -55,7 +55,8 @@ def explicitness(
         z: (N, n), the factors. Constant ones are left out.
         z_hat: (N, m), the codes.
         classes: the number of classes of each factor, at least 2.
-        penalty: the weight of the squared weights, per sample, on standardised codes.
+        penalty: the weight of the squared weights, per sample, on standardised codes, which are
+            decorrelated where there are ten rows or more to each.
         folds: 2 or "single".
         most: the number of samples in use, the first ones.
 
@@ -130,6 +131,7 @@ def _class_chances(
     linear_model = sklearn_part("linear_model")
     rows = train.stop - train.start
     chances = np.full((test.stop - test.start, cut.shape[1], classes), -np.inf)
+    fitted, scored = decorrelated(codes[train], codes[test])
     for i in range(cut.shape[1]):
         labels = cut[train, i]
         seen = np.unique(labels)
@@ -138,8 +140,8 @@ def _class_chances(
         model = linear_model.LogisticRegression(C=1 / (penalty * rows), max_iter=500)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the ranks of probabilities do not need the last digit
-            model.fit(codes[train], labels)
-        logits = model.decision_function(codes[test])
+            model.fit(fitted, labels)
+        logits = model.decision_function(scored)
         if len(seen) == 2:
             logits = np.stack([-logits / 2, logits / 2], 1)
         chances[:, i, seen] = special.log_softmax(logits, axis=1)

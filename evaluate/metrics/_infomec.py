@@ -22,6 +22,7 @@ from threedident.evaluate.metrics._kernel_ridge import MOST_SAMPLES, sklearn_par
 from threedident.evaluate.metrics._kinds import Kind, Kinds, Points, as_kinds, class_numbers
 from threedident.evaluate.metrics._linear_fit import (
     Folds,
+    decorrelated,
     drawn_folds,
     fit_linear,
     held_determination,
@@ -361,10 +362,11 @@ def _log_losses(
     if len(seen) < 2:
         return null, null
     rows = train.stop - train.start
+    fitted, scored = decorrelated(inputs[train], inputs[test])
     model = sklearn_part("linear_model").LogisticRegression(C=1 / (PENALTY * rows), max_iter=500)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the last digits of a loss say nothing
-        model.fit(inputs[train], labels[train])
+        model.fit(fitted, labels[train])
     chances = np.full((test.stop - test.start, count), _LEAST_CHANCE)
-    chances[:, seen] = np.maximum(model.predict_proba(inputs[test]), _LEAST_CHANCE)
+    chances[:, seen] = np.maximum(model.predict_proba(scored), _LEAST_CHANCE)
     return -np.log(chances[np.arange(len(chances)), labels[test]]), null

@@ -15,6 +15,7 @@ from threedident.evaluate.metrics._bootstrap import weighted_moments
 #: absent; of standardised codes where there are more samples than codes.
 CUTOFF = 1e-10
 _WIDE_CUTOFF = 1e-6  # through the Gram matrix of the samples, which squares the values
+_WIDE_RANK = 1e-13  # without it
 #: Up to so many codes a bootstrap replicate fits anew.
 MOST_REFITTED = 128
 _RIDGE = 1e-10  # on whitened codes, for draws that lack a direction
@@ -52,7 +53,8 @@ def fit_linear(codes: Float64, targets: Float64) -> LinearFit:
 
     By QR and the singular values of R, cut at `CUTOFF`, over standardised codes. With more
     codes than samples (pixels), over the codes as they are, as the published regressions do,
-    by the eigenvalues of the Gram matrix of the samples, cut at 1e-12.
+    by the eigenvalues of the Gram matrix of the samples; where that lacks rank, by singular values
+    again.
 
     Args:
         codes: (N, m), the codes.
@@ -64,6 +66,12 @@ def fit_linear(codes: Float64, targets: Float64) -> LinearFit:
     if width >= samples:
         values, vectors = np.linalg.eigh(centred @ centred.T)
         kept = values > _WIDE_CUTOFF**2 * max(values[-1], np.finfo(float).tiny)
+        if kept.sum() < samples - 1:  # squares cannot tell what is small from nothing
+            q, r = np.linalg.qr(centred.T)
+            u, s, vt = np.linalg.svd(r.T)
+            kept = s > _WIDE_RANK * max(s[0], np.finfo(float).tiny)
+            weights = q @ (vt[kept].T @ ((u[:, kept].T @ wanted) / s[kept][:, None]))
+            return LinearFit(mean, np.ones(width), weights, mean_targets, int(kept.sum()))
         vectors = vectors[:, kept]
         weights = centred.T @ (vectors @ ((vectors.T @ wanted) / values[kept][:, None]))
         return LinearFit(mean, np.ones(width), weights, mean_targets, int(kept.sum()))
@@ -152,6 +160,33 @@ def whitened(codes: Float64) -> Float64:
     """Return an affine image (N, rank) of codes (N, m), of mean 0 and covariance 1; m < N."""
     u, s, _ = np.linalg.svd(standardised(codes), full_matrices=False)
     return u[:, s > CUTOFF * max(s[0], np.finfo(float).tiny)] * np.sqrt(len(codes))
+
+
+def decorrelated(train: Float64, test: Float64) -> tuple[Float64, Float64]:
+    """Map codes such that a small penalty on squared weights is one in all directions.
+
+    Standardised codes that are nearly collinear have directions of little variance, in which any
+    penalty is a large one. With ten rows or more to a code, the rows to fit on get covariance 1,
+    and a fit no longer depends on an affine map of the codes. With fewer, the directions of little
+    variance are mostly noise, and the codes stay as they are.
+
+    Args:
+        train: (N, m), the standardised codes to fit on.
+        test: (M, m), others.
+
+    Returns:
+        Both, (N, k) and (M, k).
+    """
+    rows, width = train.shape
+    if rows < 10 * (width + 1):
+        return train, test
+    mean = train.mean(0)
+    _, s, vt = np.linalg.svd(np.linalg.qr(train - mean, mode="r"))
+    kept = s > CUTOFF * max(s[0], np.finfo(float).tiny)
+    if not kept.any():
+        return train, test
+    scale = vt[kept].T * (np.sqrt(rows) / s[kept])
+    return (train - mean) @ scale, (test - mean) @ scale
 
 
 @dataclasses.dataclass(frozen=True)

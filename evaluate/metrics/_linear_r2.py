@@ -11,7 +11,6 @@ from threedident.errors import UsageError
 from threedident.evaluate.metrics._arrays import (
     Float64,
     checked,
-    left_out,
     mean_of_varying,
     standardised,
 )
@@ -123,7 +122,7 @@ def linear_r2(
         "folds": folds,
         "adjusted": adjusted,
         "bootstrap": "refitted" if refits else "the fit held",
-        **left_out(factors),
+        "constant_factors_left_out": np.flatnonzero(np.isnan(per_factor)).tolist(),
     }
     return MetricResult(
         float(mean_of_varying(per_factor)),

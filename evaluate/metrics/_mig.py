@@ -16,12 +16,15 @@ from threedident.evaluate.metrics._arrays import (
     mean_of_varying,
     varying,
 )
+from threedident.evaluate.metrics._kinds import Kinds
 from threedident.evaluate.metrics._mutual_information import BINS, BinnedArrays
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
 from threedident.evaluate.metrics._values import checked_classes
 
 
-def mig(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") -> MetricResult:
+def mig(
+    z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width", kinds: Kinds = None
+) -> MetricResult:
     """Mutual information gap (Chen et al. 2018, equation 6).
 
     The mean over factors i of (I(z_i; c_first) - I(z_i; c_second)) / H(z_i), of the two codes
@@ -36,6 +39,8 @@ def mig(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") -> Metr
         bins: the number of bins of every factor and code, 20 as in Locatello et al. 2019. Few
             samples for bins^2 cells raise every information by about (bins - 1)^2 / (2 N).
         binning: "width" (equally wide) or "quantile" (equally full).
+        kinds: the kind of each factor; the classes of discrete ones are taken as they are. None:
+            all are binned.
 
     Returns:
         The mean gap and each factor's. Parts: `information` (n, m) in nats; `entropy` (n,).
@@ -52,7 +57,7 @@ def mig(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") -> Metr
         (0.98, 0.0)
     """
     factors, codes = checked_one_by_one(z, z_hat, 1, 1)
-    binned = BinnedArrays.of(factors[:, varying(factors)], codes, bins, binning)
+    binned = BinnedArrays.of(factors, codes, bins, binning, kinds)
     return _gap(factors, binned, {"bins": bins, "binning": binning})
 
 

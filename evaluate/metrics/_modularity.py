@@ -14,12 +14,15 @@ from threedident.evaluate.metrics._arrays import (
     left_out,
     varying,
 )
+from threedident.evaluate.metrics._kinds import Kinds
 from threedident.evaluate.metrics._mutual_information import BINS, BinnedArrays
 from threedident.evaluate.metrics._result import MetricResult, Replicates, Resample
 from threedident.evaluate.metrics._values import checked_classes
 
 
-def modularity(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") -> MetricResult:
+def modularity(
+    z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width", kinds: Kinds = None
+) -> MetricResult:
     """Modularity of codes that tell of one factor each (Ridgeway & Mozer 2018, section 3).
 
     For code j with information I_ij, the largest of them I*: 1 - sum of the other I_ij^2 /
@@ -34,6 +37,8 @@ def modularity(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") 
         z_hat: (N, m), the codes.
         bins: the number of bins of every factor and code.
         binning: "width" (equally wide) or "quantile" (equally full).
+        kinds: the kind of each factor; the classes of discrete ones are taken as they are. None:
+            all are binned.
 
     Returns:
         The mean over codes. Parts: `per_code` (m,); `information` (n, m) in nats.
@@ -50,7 +55,7 @@ def modularity(z: Any, z_hat: Any, *, bins: int = BINS, binning: str = "width") 
         array([1., 0.])
     """
     factors, codes = checked_one_by_one(z, z_hat, 2, 1)
-    binned = BinnedArrays.of(factors[:, varying(factors)], codes, bins, binning)
+    binned = BinnedArrays.of(factors, codes, bins, binning, kinds)
     return _score(factors, binned, {"bins": bins, "binning": binning})
 
 

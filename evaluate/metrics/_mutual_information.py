@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.errors import MissingExtraError, UsageError
-from threedident.evaluate.metrics._arrays import Float64
+from threedident.evaluate.metrics._arrays import Float64, varying
+from threedident.evaluate.metrics._kinds import Kinds, as_kinds, class_numbers
 
 try:
     from scipy import sparse
@@ -115,9 +116,22 @@ class BinnedArrays:
     classes: int | None = None
 
     @classmethod
-    def of(cls, factors: Float64, codes: Float64, bins: int, binning: str) -> BinnedArrays:
-        """Bin factors (N, n) and codes (N, m); see `binned`."""
-        return cls(binned(factors, bins, binning), binned(codes, bins, binning), bins)
+    def of(
+        cls, factors: Float64, codes: Float64, bins: int, binning: str, kinds: Kinds = None
+    ) -> BinnedArrays:
+        """Bin the factors (N, n) that vary and codes (N, m); see `binned`.
+
+        Classes of discrete factors are taken as they are, however many and whatever their numbers.
+        """
+        each = as_kinds(kinds, factors.shape[1])
+        moving = np.flatnonzero(varying(factors))
+        cells = binned(factors[:, moving], bins, binning)
+        for place, i in enumerate(moving):
+            if each[i].name == "discrete":
+                numbers = class_numbers(factors[:, i], f"factor {i}")
+                cells[:, place] = np.unique(numbers, return_inverse=True)[1]
+        classes = max(bins, int(cells.max(initial=0)) + 1)
+        return cls(cells, binned(codes, bins, binning), bins, classes)
 
     @classmethod
     def of_classes(cls, classes: Bins, codes: Float64, bins: int) -> BinnedArrays:

@@ -72,6 +72,7 @@ class Metric:
         measure: the function from factors, codes and options to the result.
         shuffles: the number of times that chance is tried; few where a metric takes seconds.
         lowest: the lower bound of the score.
+        lowest_of_parts: those of parts whose bound is another, by name.
         best: the function from the best possible R2 of a factor to the best score; None where
             that is not known.
         by_columns: whether each factor is scored as if it were alone, so that all shuffles can
@@ -89,6 +90,7 @@ class Metric:
     measure: Measure
     shuffles: int = 20
     lowest: float = 0.0
+    lowest_of_parts: Mapping[str, float] = dataclasses.field(default_factory=dict)
     best: Callable[[float], float] | None = None
     by_columns: bool = False
     note: str = ""
@@ -223,6 +225,7 @@ METRICS: dict[str, Metric] = {
         "a linear classifier from codes to discrete factors, all classes counting alike",
         lambda z, c, o: accuracy(z, c, kinds=o.kinds, folds=o.held_out),
         shuffles=3,
+        lowest_of_parts={"normalised": -1.0},
         kinds=("discrete",),
     ),
     "kernel_accuracy": Metric(
@@ -230,6 +233,7 @@ METRICS: dict[str, Metric] = {
         "kernel ridge regression from codes to discrete factors, all classes counting alike",
         lambda z, c, o: accuracy(z, c, kinds=o.kinds, classifier="kernel", folds=o.held_out),
         shuffles=2,
+        lowest_of_parts={"normalised": -1.0},
         kinds=("discrete",),
     ),
     "mcc": Metric(
@@ -283,18 +287,19 @@ METRICS: dict[str, Metric] = {
         shuffles=2,
         kinds=NUMBERS,
         least=2,
+        lowest_of_parts={"informativeness": -math.inf},
         note="not as in most of the literature: importances are by permutation of held-out rows, "
         "and completeness is a plain mean over factors. `metrics.dci(z, z_hat, "
         "importance='fit')` takes the importances of the fit; docs/scores.md has the rest",
     ),
-    "mig": Metric("MIG", "mutual information gap", lambda z, c, o: mig(z, c)),
+    "mig": Metric("MIG", "mutual information gap", lambda z, c, o: mig(z, c, kinds=o.kinds)),
     "sap": Metric(
         "SAP", "separated attribute predictability", lambda z, c, o: sap(z, c), kinds=NUMBERS
     ),
     "modularity": Metric(
         "modularity",
         "does a code tell of one factor only",
-        lambda z, c, o: modularity(z, c),
+        lambda z, c, o: modularity(z, c, kinds=o.kinds),
         least=2,
     ),
     "explicitness": Metric(

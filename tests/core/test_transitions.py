@@ -333,3 +333,19 @@ def test_they_come_back_from_plain_data(transition):
 def test_what_does_not_fit_is_refused(make, message):
     with pytest.raises(UsageError, match=message):
         make()
+
+
+def test_numbers_of_points_are_whole_whatever_they_are_given_as():
+    """float32 does not hold 16,801,805."""
+    grid = Grid((2, 4099, 4099))
+    points = grid.points(np.array([16_801_805]))
+    for given_as in (points, torch.tensor(points), torch.tensor(points, dtype=torch.float32)):
+        assert int(grid.index(given_as)[0]) == 16_801_805
+    assert grid.points(torch.tensor([16_801_805])).tolist() == points.tolist()
+
+
+def test_a_rate_at_which_probabilities_do_not_add_up_is_refused():
+    with pytest.raises(UsageError, match="at most 1e\\+06"):
+        DiscreteLaplace(rate=1e14)
+    with pytest.raises(UsageError, match="at most 1e\\+06"):
+        DiscreteLaplace(rate=(1.0, 1e8))

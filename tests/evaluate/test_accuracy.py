@@ -133,3 +133,9 @@ def test_arguments_that_do_not_fit(options, message):
 def test_numbers_are_no_classes():
     with pytest.raises(UsageError, match="factor 0 is discrete: expected class numbers, found"):
         accuracy(uniform(40, 1), noise(40, 2))
+
+
+def test_classes_are_found_in_a_direction_of_little_variance():
+    shape = shapes(1200)
+    codes = np.hstack([1e3 * uniform(1200, 1), shape + 0.01 * noise(1200, 1)])
+    assert accuracy(shape, codes @ rotation(2)).value == pytest.approx(1, abs=0.01)

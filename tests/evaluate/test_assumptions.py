@@ -125,3 +125,12 @@ def test_a_score_that_is_no_number():
     found = _warned(z, Z[:40])
     assert "undefined_score" in warning_codes(found)
     assert found.as_dict()["scores"]["linear_r2"]["value"] is None
+
+
+def test_a_factor_that_varies_in_one_half_alone_is_named():
+    z = uniform(1000, 3)
+    z[:, 1] = 0
+    z[600, 1] = 1
+    said = [each for each in _warned(z, z @ rotation(3)).warnings if "one half" in each.message]
+    assert [each.code for each in said] == ["constant_factors"]
+    assert "f1" in said[0].message

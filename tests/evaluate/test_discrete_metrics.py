@@ -199,3 +199,12 @@ def test_every_pair_of_factor_and_code_has_its_information():
     for i, j in itertools.product(range(3), range(7)):
         alone = mig_discrete(z[:, i : i + 1], CODES["mixed"][:, j : j + 1])
         assert table[i, j] == pytest.approx(alone.parts["information"][0, 0], abs=1e-9)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1e-12, 0), (1e30, 0), (1.0, 1e8)])
+def test_trees_see_codes_of_any_scale(scale, shift):
+    """scikit-learn's take what differs by less than 1e-7 for equal."""
+    z = grid_rows()[:900]
+    codes = z * scale + shift
+    assert dci_discrete(z, codes).value == pytest.approx(dci_discrete(z, z).value, abs=1e-6)
+    assert dci_discrete(z, codes).parts["informativeness"] > 0.99

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers.synthetic_codes import noisy_codes, uniform
+from helpers.synthetic_codes import noisy_codes, rotation, uniform
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
@@ -31,7 +31,8 @@ def test_explicitness_agrees_with_scikit_learn():
     z = uniform(300, 2)
     codes = noisy_codes(z, 2)
     found = explicitness(z, codes, classes=3, folds="single", penalty=1e-2)
-    scaled = (codes - codes.mean(0)) / codes.std(0)
+    scaled = codes - codes[:150].mean(0)
+    scaled = scaled @ np.linalg.inv(np.linalg.cholesky(np.cov(scaled[:150].T, bias=True))).T
     for factor in range(2):
         labels = np.searchsorted(np.quantile(z[:, factor], [1 / 3, 2 / 3]), z[:, factor], "right")
         model = LogisticRegression(C=1 / (1e-2 * 150), max_iter=500)
@@ -39,3 +40,11 @@ def test_explicitness_agrees_with_scikit_learn():
         areas = [roc_auc_score(labels[150:] == k, chances[:, k]) for k in range(3)]
         assert np.allclose(found.parts["auc"][factor], areas, atol=1e-9)
         assert found.per_factor[factor] == pytest.approx(2 * np.mean(areas) - 1, abs=1e-9)
+
+
+def test_explicitness_does_not_depend_on_how_collinear_codes_are():
+    z = uniform(2000, 4)
+    codes = z @ rotation(4) * [1, 1e-1, 1e-2, 1e-3] @ rotation(4, 1)
+    whole = explicitness(z, z).value
+    assert whole > 0.99
+    assert explicitness(z, codes).value == pytest.approx(whole, abs=1e-3)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers.synthetic_codes import noise, seeds, uniform
+from helpers.synthetic_codes import noise, rotation, seeds, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import digamma
@@ -186,3 +186,12 @@ def test_replicates_and_constant_factors():
 def test_arguments_that_do_not_fit(options, message):
     with pytest.raises(UsageError, match=message):
         infomec(uniform(60, 2), uniform(60, 2), **options)
+
+
+def test_infoe_of_classes_does_not_depend_on_how_collinear_codes_are():
+    z = classes(count=2)
+    codes = z + 0.2 * noise(*z.shape)
+    kinds = ["discrete"] * 3
+    plain = infomec(z, codes, kinds=kinds).parts["infoe"]
+    mixed = codes * [1, 1e-2, 1e-3] @ rotation(3)
+    assert infomec(z, mixed, kinds=kinds).parts["infoe"] == pytest.approx(plain, abs=0.01)

@@ -99,3 +99,26 @@ def test_adjusted_r2_corrects_for_the_number_of_codes():
         linear_r2(z, codes, adjusted=True)
     with pytest.raises(UsageError, match="more samples than codes"):
         linear_r2(z[:50], codes[:50], folds="in-sample", adjusted=True)
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e4, 1e7, 1e8])
+def test_more_codes_than_rows_of_any_scale(scale):
+    """The published regression is of minimum norm, by singular values."""
+    z = uniform(200, 2)
+    codes = noisy_codes(z, 150, noise=1e-3)
+    codes[:, 7] *= scale
+    x, y = codes[:100] - codes[:100].mean(0), z[:100] - z[:100].mean(0)
+    predicted = (codes[100:] - codes[:100].mean(0)) @ np.linalg.lstsq(x, y, rcond=1e-13)[0]
+    expected = r2_score(z[100:], predicted + z[:100].mean(0))
+    found = linear_r2(z, codes, folds="single")
+    assert found.value == pytest.approx(expected, abs=1e-5)
+    assert found.parts["rank"] == 99
+
+
+def test_a_factor_that_is_constant_in_one_half_is_named():
+    z = uniform(200, 3)
+    z[:, 1] = 0
+    z[150, 1] = 1
+    found = linear_r2(z, z)
+    assert np.isnan(found.per_factor[1])
+    assert found.choices["constant_factors_left_out"] == [1]

@@ -86,3 +86,10 @@ def test_arrays_that_do_not_fit(z, z_hat, message):
 def test_arguments_that_do_not_fit(metric, options, message):
     with pytest.raises(UsageError, match=message):
         metric(uniform(40, 2), uniform(40, 2), **options)
+
+
+def test_masked_numbers_are_refused():
+    z = uniform(100, 2)
+    with pytest.raises(UsageError, match="masked: leave out those rows"):
+        mcc(z, np.ma.masked_less(z, -0.9))
+    assert mcc(z, np.ma.masked_less(z, -2)).value == pytest.approx(1)

@@ -61,3 +61,18 @@ def test_bins():
     assert binned(values, 2, "width").ravel().tolist() == [0, 0, 0, 1]
     assert binned(values, 2, "quantile").ravel().tolist() == [0, 0, 1, 1]
     assert (binned(np.ones((4, 1)), 5, "width") == 0).all()
+
+
+def test_classes_are_taken_as_they_are():
+    """Their numbers say nothing, and there may be more of them than bins."""
+    z = np.random.default_rng(0).integers(0, 60, (6000, 2))
+    codes, renumbered = z * 1.0, np.random.default_rng(1).permutation(60)[z]
+    kinds = ["discrete", "discrete"]
+    for metric in (mig, modularity):
+        found = metric(z, codes, kinds=kinds)
+        assert metric(renumbered, codes, kinds=kinds).value == pytest.approx(found.value)
+    assert mig(renumbered, codes).value < mig(z, codes, kinds=kinds).value - 0.05
+    # Far numbers do not make neighbours of near ones.
+    far = np.array([0, 1, 100])[z % 3]
+    blind = np.where(far == 1, 0, far)
+    assert mig(far, blind, kinds=kinds).value < 0.6

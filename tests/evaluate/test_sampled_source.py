@@ -4,12 +4,14 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from threedident.datasets.dataset import ImageDataset
 from threedident.datasets.formats import open_dataset
 from threedident.errors import UsageError
 from threedident.evaluate import evaluate, evaluation, score_codes
-from threedident.evaluate.sampled_source import SAMPLES, SampledSource, sampled
+from threedident.evaluate.sampled_source import SAMPLES, SampledSource, apart_by_sequence, sampled
 from threedident.evaluate.test_set import TestSet as ScoredSet  # a name that pytest leaves alone
 
 GRID = "drawn:sprites:3x2x4x5x5"  # 600 images
@@ -29,6 +31,38 @@ def test_a_sample_is_in_random_order_and_always_the_same():
     assert some.fingerprint == whole.fingerprint
     with pytest.raises(IndexError, match="no image 100"):
         some.images([100])
+
+
+def test_a_sequence_is_in_one_half():
+    """Codes that tell the sequence and nothing else score at chance."""
+    data = ScoredSet.open("drawn:blobs", samples=2000)
+    source = data.source
+    starts = source.whole.sequences
+    of = np.searchsorted(starts, source.numbers, side="right") - 1
+    assert len(set(of[:1000]) & set(of[1000:])) <= 1
+    assert len(np.unique(source.numbers)) == 2000
+    assert not (np.diff(source.numbers[:1000]) > 0).all()
+    assert data.record().sample["order"] == "random, sequences in one half"
+    codes = np.random.default_rng(0).normal(size=(len(starts), 50))[
+        np.searchsorted(starts, np.arange(len(source.whole)), side="right") - 1
+    ]
+    found = score_codes(codes, "drawn:blobs", metrics=["linear_r2", "kernel_r2"], samples=2000)
+    assert found.scores["linear_r2"].value < 0.05
+    assert found.scores["kernel_r2"].value < 0.05
+    assert any(each.code == "paired_images" for each in found.warnings)
+
+
+@settings(max_examples=50)
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=40), seed=st.integers(0, 99))
+def test_halves_share_the_sequence_in_the_middle_alone(lengths, seed):
+    starts = np.cumsum([0, *lengths])
+    generator = np.random.default_rng(seed)
+    numbers = generator.permutation(starts[-1])[: max(1, starts[-1] - 2)]
+    found = apart_by_sequence(numbers, starts, generator)
+    assert sorted(found) == sorted(numbers)
+    of = np.searchsorted(starts, found, side="right")
+    assert len(set(of[: len(of) // 2]) & set(of[len(of) // 2 :])) <= 1
+    assert np.array_equal(apart_by_sequence(numbers, None, generator), numbers)
 
 
 def test_where_there_are_fewer_all_are_scored():

@@ -355,3 +355,13 @@ def test_kinds_and_parents_that_do_not_fit(options, message):
 def test_arguments_that_do_not_fit(options, message):
     with pytest.raises(UsageError, match=message):
         score(Z, Z, **{"factors": "abc", **options})
+
+
+def test_intervals_of_parts_hold_their_values():
+    """Parts have bounds of their own: informativeness is an R2, which may lie below 0."""
+    z = uniform(120, 3)
+    found = score(z, noise(120, 20), factors=["a", "b", "c"], metrics=["dci"], bootstrap=100)
+    dci_report = found.scores["dci"]
+    low, high = dci_report.part_intervals["informativeness"]
+    assert dci_report.score.parts["informativeness"] < -0.05
+    assert low <= dci_report.score.parts["informativeness"] <= high

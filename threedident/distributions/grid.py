@@ -130,7 +130,7 @@ class Grid:
             raise UsageError(f"{row!r:.100} is no point of a grid of sizes {self.sizes}")
         if isinstance(points, np.ndarray):
             return (points.astype(np.int64) * self.strides).sum(-1)
-        return (points.long() * points.new_tensor(self.strides).long()).sum(-1)
+        return (points.long() * points.long().new_tensor(self.strides)).sum(-1)
 
     def points(self, numbers: Any) -> Any:
         """Find the points of numbers (...), numpy or torch: (..., n) int64.
@@ -145,9 +145,9 @@ class Grid:
             )
         if isinstance(numbers, np.ndarray):
             return numbers.astype(np.int64)[..., None] // self.strides % np.array(self.sizes)
-        strides = numbers.new_tensor(self.strides).long()
-        sizes = numbers.new_tensor(self.sizes).long()
-        return numbers.long()[..., None] // strides % sizes
+        whole = numbers.long()  # float32 does not hold large numbers
+        strides, sizes = whole.new_tensor(self.strides), whole.new_tensor(self.sizes)
+        return whole[..., None] // strides % sizes
 
     def sub(self, columns: Sequence[int]) -> Grid:
         """The grid of some of the factors."""
