@@ -53,8 +53,8 @@ def markdown(study: Study, scale: str, outcomes: Sequence[Outcome], notes: Seque
     if "loss" in columns:
         lines += [
             "`loss`: of the encoder at the end, beside that of the true latents at their best "
-            "scale, temperature or Lambda, on the same pairs. Where it is lower, the loss's "
-            "minimum is elsewhere; where it is higher, training has not reached it."
+            "scale or temperature, or theory's Lambda, on the same pairs. Where it is lower, the "
+            "loss's minimum is elsewhere; where it is higher, training has not reached it."
         ]
     lines += ["", *_cut_down(outcomes), *(f"- {note}" for note in notes)]
     rows, block = [], None
@@ -120,9 +120,12 @@ def _pairs_of(result: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _mean_of(each: Outcome, value: Callable[[Mapping[str, Any]], Any]) -> str:
-    """Format the mean over seeds of a number of the results that have it."""
+    """Format the mean over seeds of a number; of how many, where not all results have it."""
     known = [number for number in map(value, each.results.values()) if number is not None]
-    return f"{np.mean(known):.4g}" if known else NONE
+    if not known:
+        return NONE
+    some = len(known) < len(each.results)
+    return f"{np.mean(known):.4g}" + (f" ({len(known)} of {len(each.results)})" if some else "")
 
 
 def _title(each: Outcome) -> str:

@@ -416,7 +416,7 @@ def test_the_loss_stands_beside_that_of_the_true_latents(tmp_path: Path) -> None
     path.write_text(json.dumps(whole))
     table = run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce", seeds=2)
     row = cells(table, "aninfonce")
-    assert (row["loss"], row["loss of the true latents"]) == ("3.5", "2.25")
+    assert (row["loss"], row["loss of the true latents"]) == ("3.5 (1 of 2)", "2.25 (1 of 2)")
 
 
 @pytest.mark.usefixtures("undrawn")
