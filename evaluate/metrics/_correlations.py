@@ -12,10 +12,10 @@ import numpy.typing as npt
 from threedident.errors import MissingExtraError
 from threedident.evaluate.metrics._arrays import CONSTANT, Float64, standardised
 from threedident.evaluate.metrics._linear_fit import (
-    MOST_REFITTED,
     Moments,
     drawn_folds,
     fit_linear,
+    refits,
     splits,
     whitened,
 )
@@ -87,7 +87,7 @@ def aligned_correlations(factors: Float64, codes: Float64) -> Correlations:
     for train, test in pairs:
         predicted[test] = fit_linear(codes[train], factors[train]).predict(codes[test])
     table = np.mean([pearson(factors[half], predicted[half]) for half in halves], 0)
-    refits = codes.shape[1] <= min(MOST_REFITTED, len(factors) // 2 - 1)
+    anew = refits(codes.shape[1], len(factors) // 2)
 
     @functools.cache
     def design() -> tuple[Float64, Float64]:
@@ -108,7 +108,7 @@ def aligned_correlations(factors: Float64, codes: Float64) -> Correlations:
         drawn = [_drawn_pearson(factors[half], predicted[half], counts[:, half]) for half in halves]
         return np.mean(drawn, 0)
 
-    if refits:
+    if anew:
         return Correlations(table, refitted, "refitted")
     return Correlations(table, held, "the fit held")
 

@@ -16,13 +16,13 @@ from threedident.evaluate.metrics._arrays import (
 )
 from threedident.evaluate.metrics._kinds import Kinds, Points
 from threedident.evaluate.metrics._linear_fit import (
-    MOST_REFITTED,
     Folds,
     Moments,
     determination,
     drawn_folds,
     fit_linear,
     held_determination,
+    refits,
     refitted_determination,
     splits,
     whitened,
@@ -92,7 +92,7 @@ def linear_r2(
     spare = _spare(len(factors), ranks[0]) if adjusted else 1.0
     per_fold = 1 - spare * (1 - np.array(r2))
     fewest = min(train.stop - train.start for train, _ in pairs)
-    refits = codes.shape[1] <= MOST_REFITTED and codes.shape[1] < fewest
+    anew = refits(codes.shape[1], fewest)
 
     @functools.cache
     def design() -> tuple[Float64, Float64]:
@@ -113,7 +113,7 @@ def linear_r2(
         return [held_determination(true[t], predicted[t], counts[:, t], starts) for _, t in pairs]
 
     def replicate(counts: Float64) -> Replicates:
-        drawn = refitted(counts) if refits else held(counts)
+        drawn = refitted(counts) if anew else held(counts)
         each = 1 - spare * (1 - np.mean(drawn, 0))
         return Replicates(mean_of_varying(each), each)
 
@@ -121,7 +121,7 @@ def linear_r2(
     choices = {
         "folds": folds,
         "adjusted": adjusted,
-        "bootstrap": "refitted" if refits else "the fit held",
+        "bootstrap": "refitted" if anew else "the fit held",
         "constant_factors_left_out": np.flatnonzero(np.isnan(per_factor)).tolist(),
     }
     return MetricResult(

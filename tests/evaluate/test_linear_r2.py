@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import threadpoolctl
-from helpers.synthetic_codes import invertible, noisy_codes, rotation, seeds, uniform
+from helpers.synthetic_codes import invertible, noise, noisy_codes, rotation, seeds, uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression
@@ -11,6 +11,8 @@ from sklearn.metrics import r2_score
 
 from threedident.errors import UsageError
 from threedident.evaluate.metrics import linear_r2
+from threedident.evaluate.metrics._bootstrap import bootstrap as bootstrapped
+from threedident.evaluate.metrics._bootstrap import interval
 
 FOLDS = (2, "single", "in-sample")
 
@@ -122,3 +124,14 @@ def test_a_factor_that_is_constant_in_one_half_is_named():
     found = linear_r2(z, z)
     assert np.isnan(found.per_factor[1])
     assert found.choices["constant_factors_left_out"] == [1]
+
+
+def test_replicates_near_interpolation_hold_the_fit():
+    """A draw has 63 % of the rows; a fit on hardly more of them than codes says nothing."""
+    z = uniform(400, 2)
+    codes = np.hstack([z + 0.1 * noise(400, 2), noise(400, 118)])
+    found = linear_r2(z, codes)
+    low, high = interval(bootstrapped(found, 200, 0).value, found.value, -np.inf)
+    assert found.choices["bootstrap"] == "the fit held"
+    assert 0.8 < low < found.value < high < 1
+    assert linear_r2(z, codes[:, :50]).choices["bootstrap"] == "refitted"
