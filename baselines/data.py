@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import data as torch_data
 
@@ -22,6 +23,7 @@ from threedident.datasets.dataset import (
     require_rendered,
 )
 from threedident.datasets.formats import count_shared_images
+from threedident.datasets.formats.family import FamilySource
 from threedident.datasets.grid_pairs import GridPairs
 from threedident.datasets.groups import ImageGroups
 from threedident.datasets.indexed_pairs import IndexedPairs
@@ -39,6 +41,7 @@ from threedident.distributions.spaces import Box, Sphere
 from threedident.distributions.torch_sampler import seeded
 from threedident.errors import UsageError
 from threedident.evaluate.metrics._kinds import Kind, kinds_of_columns
+from threedident.evaluate.sampled_source import apart_by_sequence
 from threedident.factors import FACTOR_NAMES
 
 Tensors = tuple[torch.Tensor, ...]
@@ -102,11 +105,16 @@ class Problem:
 
     @staticmethod
     def _first_of(images: ImageDataset, count: int) -> list[int]:
-        """The numbers of the images to score on; those of a grid are drawn, once and for all."""
-        if isinstance(images, ThreeDIdent):  # rendered in random order
-            return list(range(count))
-        generator = seeded(0, _SCORED)
-        numbers: list[int] = torch.randperm(len(images), generator=generator)[:count].tolist()
+        """The numbers of the images to score on: where their order is not random, drawn once.
+
+        Frames of a sequence are in one half of them: a regression is fitted on the first.
+        """
+        source = images.source
+        if isinstance(images, ThreeDIdent) and not isinstance(source, FamilySource):
+            return list(range(count))  # rendered in random order
+        drawn = torch.randperm(len(images), generator=seeded(0, _SCORED))[:count].numpy()
+        apart = apart_by_sequence(drawn, source.sequences, np.random.default_rng([0, _SCORED]))
+        numbers: list[int] = apart.tolist()
         return numbers
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from threedident.defaults import PRESET, QUALITY
-from threedident.distributions import Distribution, PairProcess, Uniform
+from threedident.distributions import Distribution, PairProcess, Uniform, check_free
 from threedident.distributions.spaces import Box, Space
 from threedident.errors import MissingExtraError, RenderError, UsageError
 from threedident.factors import FACTOR_NAMES
@@ -146,6 +146,7 @@ class RenderedPairs:
         kind, self._gpu_number = _choose_device(device)
         self.preset = load_preset(preset) if isinstance(preset, str) else preset
         self.process = PairProcess(space, conditional, marginal or Uniform())
+        check_free(conditional, self.preset.fixed)
         self.batches = batches
         self._batch_size, self._seed = batch_size, seed
         self._settings = EngineSettings(self.preset, resolution, quality, kind, "direct")

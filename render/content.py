@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from threedident import defaults
 from threedident.causal import Sampling
-from threedident.distributions import Distribution, PairProcess, raw_box
+from threedident.distributions import Distribution, PairProcess, check_free, raw_box
 from threedident.distributions.philox_sampler import check_renderable
 from threedident.distributions.serialisation import space_as_dict
 from threedident.errors import UsageError
@@ -284,6 +284,7 @@ def dataset_settings(
         latents = {"source": "file", "count": len(given), "sha256": latents_digest(given)}
     elif conditional is not None:
         check_renderable(conditional)
+        check_free(conditional, settings.preset.fixed)
         process = PairProcess(raw_box(), conditional)
         latents = {
             "source": "pairs",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from threedident.errors import UsageError
 
@@ -84,3 +84,17 @@ def factor_columns(names: Iterable[str]) -> tuple[int, ...]:
                 f"{', '.join((*FACTOR_NAMES, *GROUPS))}"
             )
     return tuple(columns)
+
+
+def grouped_names(names: Container[str]) -> list[str]:
+    """Name factors by their groups where those are complete, in the order of the columns.
+
+    Args:
+        names: names of factors.
+    """
+    words = []
+    for group, columns in GROUPS.items():
+        members = [FACTOR_NAMES[c] for c in columns]
+        chosen = [name for name in members if name in names]
+        words += [group] if len(chosen) == len(members) > 1 else chosen
+    return words

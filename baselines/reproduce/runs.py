@@ -264,6 +264,9 @@ def _experiment(
     study: Study, row: Row, seed: int, cut: Scale, changes: Mapping[str, Any], out: Path
 ) -> Experiment:
     """The experiment of a run."""
+    own = {"training.seed": "--seeds counts them", "start": "rows that have one begin there"}
+    for name in own.keys() & changes.keys():
+        raise UsageError(f"a study sets {name} itself ({own[name]}): leave it out of --set")
     full = row.published_experiment()
     every = {**changes_of(cut, study, row), **changes}
     if row.start:

@@ -10,7 +10,7 @@ import torch
 
 from threedident.baselines.criterion import Criterion, make_criterion
 from threedident.baselines.experiment import Experiment
-from threedident.baselines.training.theory import theory_learned
+from threedident.baselines.training.theory import theory_Lambda
 from threedident.distributions.spaces import Sphere
 
 Codes = Sequence[torch.Tensor]
@@ -64,8 +64,8 @@ def loss_at_latents(
     fixed = (encoder.output == "sphere" and not encoder.learned) or experiment.loss.normalize
     log_scale = torch.zeros((), device=views[0][0].device, requires_grad=True)
     free = [] if fixed else [log_scale]
-    Lambda = theory_learned(experiment).get("Lambda")
     if trial.raw_Lambda is not None:
+        Lambda = theory_Lambda(experiment)
         # Its scale and Lambda's are one: Lambda alone moves.
         free = [] if Lambda is not None else [trial.raw_Lambda]
         _put_Lambda(trial.raw_Lambda, 1.0 if Lambda is None else Lambda)

@@ -27,6 +27,7 @@ from threedident.evaluate.metrics._kinds import Kind
 _BATCH_STATISTICS = 512  # images to a batch of the published scores
 _PIXELS_AT_ONCE = 1 << 22  # of images that are encoded together
 _VECTORS_AT_ONCE = 1 << 16
+_SAID = ("few_samples", "halves_differ")  # of the warnings of scores
 _AT_LATENTS, _MOST_BATCHES = 4096, 8  # pairs on which the loss at the latents is taken
 
 
@@ -233,7 +234,7 @@ class Measurements:
         z, x = self._problem.fresh(self._experiment.training.score_samples)
         codes = self._encode(x)
         scores, per_factor = _score_codes(z, codes, "single", "", self._problem.kinds)
-        warnings = _warn_of_few_samples(z, codes, self._problem.about["factors"])
+        warnings = _warn_of_samples(z, codes, self._problem.about["factors"])
         if not _has_batch_statistics(self._trainer.encoder):
             return scores, per_factor, warnings
         order = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))
@@ -307,12 +308,12 @@ def _has_batch_statistics(encoder: nn.Module) -> bool:
     return any(isinstance(module, nn.BatchNorm2d) for module in encoder.modules())
 
 
-def _warn_of_few_samples(z: torch.Tensor, codes: torch.Tensor, factors: list[str]) -> list[str]:
-    """The warnings where scores are taken on too few images."""
+def _warn_of_samples(z: torch.Tensor, codes: torch.Tensor, factors: list[str]) -> list[str]:
+    """The warnings where scores are taken on too few images, or on halves that differ."""
     warnings = check_assumptions(
         z.double().numpy(), codes.double().numpy(), factors=factors, metrics=(), folds="single"
     )
-    return [warning.message for warning in warnings if warning.code == "few_samples"]
+    return [warning.message for warning in warnings if warning.code in _SAID]
 
 
 def _content_factors(experiment: Experiment) -> npt.NDArray[np.bool_] | None:

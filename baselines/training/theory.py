@@ -51,21 +51,43 @@ def theory_learned(experiment: Experiment) -> dict[str, Any]:
     """
     conditionals = [process.conditional for process in experiment.processes]
     if experiment.loss.kind == "aninfonce":
-        hard = experiment.data.hard_negatives
-        repelled = _concentrations(hard, experiment) if hard is not None else None
-        attracted = [_concentrations(each, experiment) for each in conditionals]
-        rows = []
-        for row in attracted:
-            if row is None or (hard is not None and repelled is None):
-                return {}
-            less = repelled or [0.0] * len(row)
-            rows.append([a - b for a, b in zip(row, less, strict=True)])
-        return {"Lambda": rows}
+        free = experiment.loss.learn_tau or experiment.encoder.learned
+        Lambda = None if free else theory_Lambda(experiment)  # else their product alone is known
+        return {} if Lambda is None else {"Lambda": Lambda}
     if experiment.loss.learn_tau and len(conditionals) == 1:
         (conditional,) = conditionals
         if isinstance(conditional, VonMisesFisher) and conditional.kappa:
             return {"tau": 1 / conditional.kappa}
     return {}
+
+
+def theory_Lambda(experiment: Experiment) -> list[list[float]] | None:
+    """Compute what Lambda of AnInfoNCE should become with tau and radius as they begin.
+
+    The similarity is -d^T Lambda d / (2 tau) of differences d of codes: as the codes of a sphere
+    of another radius differ by another length, Lambda goes with tau / radius^2.
+
+    Args:
+        experiment: the experiment.
+
+    Returns:
+        Lambda, (members, n); None where theory does not say it.
+    """
+    hard = experiment.data.hard_negatives
+    repelled = _concentrations(hard, experiment) if hard is not None else None
+    rows = []
+    for process in experiment.processes:
+        row = _concentrations(process.conditional, experiment)
+        if row is None or (hard is not None and repelled is None):
+            return None
+        less = repelled or [0.0] * len(row)
+        rows.append([a - b for a, b in zip(row, less, strict=True)])
+    space = experiment.data.space
+    if not isinstance(space, Sphere):
+        return None
+    radius = 1.0 if experiment.loss.normalize else experiment.encoder.radius
+    factor = experiment.loss.tau * (space.r / radius) ** 2
+    return [[factor * each for each in row] for row in rows]
 
 
 def _concentrations(conditional: Distribution | None, experiment: Experiment) -> list[float] | None:

@@ -8,18 +8,22 @@ from pathlib import Path
 from threedident.causal import OBSERVED
 from threedident.datasets.formats.export import export
 from threedident.datasets.formats.family import WRITERS, FamilySource, ModelSource
+from threedident.datasets.formats.family.identbox import FORM as IDENTBOX
 from threedident.datasets.formats.family.multimodal3dident import FORM as MULTIMODAL
 from threedident.datasets.formats.family.multimodal3dident import (
     caption,
     seed_and_split,
     write_multimodal3dident,
 )
+from threedident.datasets.formats.family.temporal import FORM as TEMPORAL
 from threedident.datasets.formats.hdf5 import to_shards
 from threedident.datasets.formats.png_folder import to_published
 from threedident.datasets.formats.source import Source
 from threedident.errors import UsageError
 from threedident.progress import Progress
 
+#: The layouts that hold which images belong together, by the kind of group.
+_KEEP = {"views": IDENTBOX, "counterfactual": IDENTBOX, "sequence": TEMPORAL}
 FORMS = ("published", "shards", "webdataset", "parquet", *WRITERS)
 
 
@@ -117,6 +121,14 @@ def _of_family(source: Source, form: str) -> FamilySource:
             Progress.print(
                 f"{source.root} has interventions (environments or do): the layout {form} keeps "
                 "their images, and has no place for which is which"
+            )
+        kept = sampling is None or sampling.frames == 1 or form == _KEEP.get(sampling.group)
+        if sampling is not None and not kept:
+            intervened = sampling.group == "counterfactual"
+            Progress.print(
+                f"the images of {source.root} belong together ({sampling.group}): the layout "
+                f"{form} keeps them one by one, and has no place for which belong together"
+                + (", nor for which are the counterfactuals" if intervened else "")
             )
         return ModelSource(source)
     raise UsageError(

@@ -22,6 +22,7 @@ from threedident.storage.atomic_files import explaining_write_errors
 FORM = "image-folder"
 SUFFIXES = (".png", ".jpg", ".jpeg")
 _FORMATS = ("PNG", "JPEG")
+_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 _LOOKED_AT = 2  # folders of a class, by which the form is known
 _UNREADABLE = (
     OSError,
@@ -128,9 +129,25 @@ def _read(path: Path, shape: tuple[int, ...] | None) -> UInt8:
                     f"{path} is {image.width} x {image.height}, and image 0 is {shape[1]} x "
                     f"{shape[0]}: expected one size; crop and resize the images to it first"
                 )
+            _check_mode(image, path)
             return np.asarray(image.convert("RGB"))
     except _UNREADABLE as error:
         raise DatasetError(f"cannot read {path}: {error}") from error
+
+
+def _check_mode(image: Image.Image, path: Path) -> None:
+    """Raise a DatasetError for images that have no three bytes a pixel: converting changes them."""
+    if image.mode not in _MODES:
+        raise DatasetError(
+            f"{path} has pixels of mode {image.mode}: expected 8 bits a channel (one of "
+            f"{', '.join(_MODES)}); convert the images first"
+        )
+    clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+    if clear and image.convert("RGBA").getchannel("A").getextrema() != (255, 255):
+        raise DatasetError(
+            f"{path} is transparent in places: expected opaque images; put them on a background "
+            "first"
+        )
 
 
 def write(root: Path, images: UInt8, classes: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from threedident.baselines.criterion import Criterion, make_criterion
 from threedident.baselines.data import make_problem
 from threedident.baselines.experiment import Experiment
 from threedident.baselines.training.at_latents import loss_at_latents
+from threedident.baselines.training.theory import theory_learned
 from threedident.distributions import VonMisesFisher
 
 
@@ -68,3 +69,16 @@ def test_Lambda_is_fitted_where_theory_says_none() -> None:
     assert found.loss <= min(tried)
     assert found.Lambda is not None
     assert sum(found.Lambda[0]) / 10 == pytest.approx(10, rel=0.25)
+
+
+@pytest.mark.parametrize(("tau", "radius"), [(0.1, 1.0), (1.0, 2.0), (0.5, 3.0)])
+def test_theory_goes_with_tau_and_radius(tau: float, radius: float) -> None:
+    """Lambda / tau on codes of another length is the same loss."""
+    plain = small("aninfonce", training__batch_size=256)
+    other = plain.changed({"loss.tau": tau, "encoder.radius": radius})
+    batches = latents(plain, 2)
+    expected = loss_at_latents(plain, criterion(plain), batches)
+    found = loss_at_latents(other, criterion(other), batches)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert theory_learned(other)["Lambda"][0][0] == pytest.approx(5 * tau / radius**2)
+    assert theory_learned(other.changed({"encoder.learned": True})) == {}

@@ -644,3 +644,10 @@ def test_a_smoke_run_of_matched_vectors(tmp_path: Path) -> None:
     assert float(nearest["std of pairs"]) > 0.35 and float(nearest["kurtosis of pairs"]) < 4
     assert float(exact["std of pairs"]) < float(resampled["std of pairs"])
     assert "data.latents 10,000 -> 300" in table
+
+
+@pytest.mark.parametrize("name", ["training.seed", "start"])
+def test_what_a_study_sets_itself_is_not_taken(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"a study sets {name} itself"):
+        reproduce("aninfonce", tmp_path, scale="smoke", changes={name: 7}, quiet=True)
+    assert not (tmp_path / "runs").exists()

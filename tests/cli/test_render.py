@@ -165,3 +165,10 @@ def test_traverse(cli, tmp_path):
     assert figure.shape[0] > 3 * 24
     assert figure.shape[1] > 10 * 24
     assert "unknown preset" in cli("traverse", "--preset", "x", "--out", "t.png", code=2).stderr
+
+
+def test_change_does_not_count_what_the_preset_holds(cli, tmp_path):
+    pairs = ("render", "--pairs", "--preset", "3dident-positions", "--conditional", "uniform")
+    done = cli(*pairs, "--change", 1, "--n", 2, "--out", tmp_path / "d", code=2)
+    assert "--unchanged rotation --unchanged spotlight_position --unchanged hue" in done.stderr
+    assert not (tmp_path / "d").exists()

@@ -18,9 +18,12 @@ from helpers.pairs import loader_threads, on_demand
 
 from threedident.datasets import (
     Box,
+    Change,
     Normal,
+    PerFactor,
     RenderedPairs,
     Sphere,
+    Unchanged,
     VonMisesFisher,
     rendered_pairs,
 )
@@ -337,3 +340,17 @@ def test_a_gpu_that_is_not_there(two_gpus, monkeypatch):
     for name in ("cuda", "cuda:0"):
         with pytest.raises(UsageError, match="torch finds no CUDA device here"):
             on_demand(device=name)
+
+
+def test_change_does_not_count_what_the_preset_holds():
+    """Most pairs would be one image twice."""
+    with pytest.raises(UsageError, match=r"--unchanged rotation .* --unchanged hue"):
+        RenderedPairs(conditional=Change(Normal(0.3), 1), preset="3dident-positions")
+    still = PerFactor.by_name(
+        {"position": Unchanged(), "rotation": Normal(1), "spotlight": Normal(1), "hue": Normal(1)}
+    )
+    with pytest.raises(UsageError, match="no factor changes: the preset holds phi"):
+        RenderedPairs(conditional=still, preset="3dident-positions")
+    free = PerFactor(((range(3), Change(Normal(0.3), 1)), (range(3, 10), Unchanged())))
+    RenderedPairs(conditional=free, preset="3dident-positions").close()
+    RenderedPairs(conditional=Change(Normal(0.3), 1)).close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -414,9 +414,27 @@ def _examine_rendered(
     from threedident.datasets.matching_report import examine_pairs
     from threedident.datasets.pairs import PositivePairs
 
+    columns = _that_vary(dataset, ThreeDIdent(dataset).source.raw_latents, columns)
     names = tuple(FACTOR_NAMES[c] for c in columns)
     report = examine_pairs(PositivePairs(ThreeDIdent(dataset, factors=names)), draws, seed)
     return report, f"{report.images // 2} rendered pairs"
+
+
+def _that_vary(dataset: Path, latents: Any, columns: Sequence[int]) -> Sequence[int]:
+    """Return those of the columns that vary among latents (N, 10), and say which do not.
+
+    Raises:
+        UsageError: none does.
+    """
+    if len(latents) < 2:
+        return columns
+    moving = latents.max(0) > latents.min(0)
+    still = [FACTOR_NAMES[c] for c in columns if not moving[c]]
+    if len(still) == len(columns):
+        raise UsageError(f"{', '.join(still)} do not vary among the images of {dataset}")
+    if still:
+        say(f"left out, as they do not vary among the images: {', '.join(still)}")
+    return [c for c in columns if moving[c]]
 
 
 def _examine_matched(
@@ -435,12 +453,12 @@ def _examine_matched(
     from threedident.distributions.spaces import Box
     from threedident.latents import sample_raw_latents
 
-    names = tuple(FACTOR_NAMES[c] for c in columns)
-    latents = np.empty((0, len(names)), np.float32)
+    latents = np.empty((0, len(columns)), np.float32)
     if dataset is not None:
         from threedident.datasets.formats import open_rendered
 
         with open_rendered(dataset) as source:
+            columns = _that_vary(dataset, source.raw_latents, columns)
             latents = source.raw_latents[:, list(columns)]
             sampling = source.manifest.sampling if source.manifest else None
             classes = [
@@ -460,6 +478,7 @@ def _examine_matched(
                 "warning: pairs are matched by the ten factors alone: the two images of a pair can "
                 f"differ in {', '.join(classes)}"
             )
+    names = tuple(FACTOR_NAMES[c] for c in columns)
     process = PairProcess(Box(len(names)), conditional.parse(names))
     check_matchable(process.conditional, latents, names)
 

@@ -21,6 +21,7 @@ from threedident.distributions.pair_process import Change as Change
 from threedident.distributions.pair_process import PairProcess as PairProcess
 from threedident.distributions.pair_process import PerFactor as PerFactor
 from threedident.distributions.pair_process import Unchanged as Unchanged
+from threedident.distributions.pair_process import check_free as check_free
 from threedident.distributions.pair_process import check_matchable as check_matchable
 from threedident.distributions.serialisation import parse_distribution as parse_distribution
 from threedident.distributions.serialisation import parse_space as parse_space

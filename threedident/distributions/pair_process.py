@@ -11,7 +11,7 @@ from threedident.distributions.number_checks import plain
 from threedident.distributions.spaces import Product, Space
 from threedident.distributions.transitions import Transition
 from threedident.errors import UsageError
-from threedident.factors import FACTOR_NAMES, factor_columns
+from threedident.factors import FACTOR_NAMES, factor_columns, grouped_names
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -232,3 +232,46 @@ def check_matchable(
             f"the conditional keeps factors as they are ({', '.join(kept)}), and pairs matched "
             f"among single images cannot: no two images share a latent. Only {EXACT_PAIRS}"
         )
+
+
+def check_free(conditional: Distribution, held: Iterable[str]) -> None:
+    """Check that a conditional over the ten factors does not count on those that a preset holds.
+
+    Args:
+        conditional: the conditional of the pairs.
+        held: the names of the factors that the preset holds.
+
+    Raises:
+        UsageError: factors that are held are among those of which some change, or nothing moves.
+    """
+    still = set(held)
+    columns = {FACTOR_NAMES.index(name) for name in still}
+    moving, counted = _moving(conditional, tuple(range(len(FACTOR_NAMES))))
+    if columns & counted:
+        names = [FACTOR_NAMES[c] for c in range(len(FACTOR_NAMES)) if c in columns & counted]
+        words = " ".join(f"--unchanged {name}" for name in grouped_names(set(names)))
+        raise UsageError(
+            f"the preset holds {', '.join(names)}, and change would count them among the factors "
+            f"of which some change: pairs would be equal. Leave them out of it: {words} (in "
+            "Python, PerFactor with Unchanged() for them)"
+        )
+    if still and not moving - columns:
+        raise UsageError(
+            "no factor changes: the preset holds "
+            f"{', '.join(name for name in FACTOR_NAMES if name in still)}, and the others are "
+            "unchanged. Let one of them change"
+        )
+
+
+def _moving(conditional: Distribution, columns: tuple[int, ...]) -> tuple[set[int], set[int]]:
+    """Return the columns that a conditional of some columns moves, and those that Change counts."""
+    if isinstance(conditional, PerFactor):
+        parts = [
+            _moving(part, tuple(columns[c] for c in block)) for block, part in conditional.parts
+        ]
+        return set().union(*(a for a, _ in parts)), set().union(*(b for _, b in parts))
+    if isinstance(conditional, Unchanged):
+        return set(), set()
+    if isinstance(conditional, Change):
+        return _moving(conditional.conditional, columns)[0], set(columns)
+    return set(columns), set()

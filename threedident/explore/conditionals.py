@@ -22,7 +22,7 @@ from threedident.distributions.philox_sampler import check_renderable
 from threedident.distributions.transitions import DiscreteLaplace, Transition, UniformFactors
 from threedident.errors import UsageError
 from threedident.explore.scenes import PresetScene
-from threedident.factors import FACTOR_NAMES, GROUPS
+from threedident.factors import FACTOR_NAMES, grouped_names
 
 CONDITIONALS = ("normal", "laplace", "gennorm", "uniform")
 TRANSITIONS = ("uni", "lap")
@@ -111,7 +111,7 @@ class Conditional:
             words.append(f"--beta {self.beta:.12g}")
         # A preset holds its factors by itself, but --change would count them.
         still = {*self.unchanged, *(self.held if self.change is not None else ())}
-        words += [f"--unchanged {name}" for name in _grouped(still)]
+        words += [f"--unchanged {name}" for name in grouped_names(still)]
         if self.change is not None:
             words.append(f"--change {self.change}")
         return " ".join(words)
@@ -126,16 +126,6 @@ class Conditional:
                 return GeneralizedNormal(self.width, self.beta)
             case _:
                 return Uniform()
-
-
-def _grouped(names: set[str]) -> list[str]:
-    """Factors by the names of their groups, where a group is complete."""
-    words = []
-    for group, columns in GROUPS.items():
-        members = [FACTOR_NAMES[c] for c in columns]
-        chosen = [name for name in members if name in names]
-        words += [group] if len(chosen) == len(members) > 1 else chosen
-    return words
 
 
 def check_conditional(data: Any, scene: PresetScene) -> Conditional:

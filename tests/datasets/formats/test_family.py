@@ -723,3 +723,22 @@ def test_variables_by_name(made):
     source = open_dataset(path)
     with pytest.raises(UsageError, match="has no variable 'color': it has shape, xpos"):
         source.values("color")
+
+
+def test_counterfactuals_are_said_to_be_parted(tmp_path, capsys):
+    model = load_model("causal3dident-recalled-primitives")
+    sampling = Sampling(model, counterfactual={"object_hue": 0.5})
+    as_rendered(tmp_path / "d", 60, shard=60, sampling=sampling)
+    with open_dataset(tmp_path / "d") as source:
+        convert(source, tmp_path / "out", "causal3dident")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "belong together (counterfactual)" in said
+    assert "nor for which are the counterfactuals" in said
+
+
+def test_pairs_of_the_box_are_kept_and_nothing_is_said(tmp_path, capsys):
+    model = load_model("3didentbox-hues-positions-rotations-2")
+    as_rendered(tmp_path / "d", 12, shard=60, sampling=Sampling(model, view="second"))
+    with open_dataset(tmp_path / "d") as source:
+        convert(source, tmp_path / "out", "3didentbox")
+    assert "belong together" not in capsys.readouterr().err

@@ -113,3 +113,27 @@ def test_damaged_and_pickled_cifar10_is_refused(tmp_path: Path) -> None:
     (tmp_path / "python" / "data_batch_1").write_bytes(b"\x80")
     with pytest.raises(DatasetError, match="pickles and could run any code"):
         open_dataset(tmp_path / "python")
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        (Image.fromarray(np.arange(64, dtype=np.uint16).reshape(8, 8) * 1000), "mode I;16"),
+        (Image.fromarray(np.full((8, 8, 4), 100, np.uint8), "RGBA"), "transparent in places"),
+    ],
+)
+def test_images_that_conversion_would_change_are_refused(image, said, tmp_path: Path) -> None:
+    """Pillow makes white of most 16-bit greys, and leaves out that a pixel is transparent."""
+    image_folder.write(tmp_path, noise(2, 8, 8, 3), ["a", "b"])
+    image.save(tmp_path / "b" / "x.png")
+    with pytest.raises(DatasetError, match=said):
+        open_dataset(tmp_path).images([2])
+
+
+def test_opaque_alpha_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
+    pixels = noise(8, 8, 4)
+    pixels[..., 3] = 255
+    for name in ("a", "b"):
+        Image.fromarray(pixels, "RGBA").save(tmp_path / name / "x.png")
+    assert np.array_equal(open_dataset(tmp_path).images([1])[0], pixels[..., :3])
