@@ -370,6 +370,8 @@ def _images(
         "preset": presets[0].name if presets[0] else None,
         "latents": digest,
         "test_latents": tested,
+        "pixels": dataset.source.pixels_fingerprint,
+        "test_pixels": scored.source.pixels_fingerprint,
         "factors": list(dataset.factor_names),
         "scored_on": "training images" if digest == tested else "test images",
         "scored": min(len(scored), training.score_samples),

@@ -151,12 +151,13 @@ def score_blocks(folder: Path, test: Path) -> None:
         DatasetError: the encoder or the images cannot be read, or the file not be written.
     """
     with open_rendered(test) as source:
-        digest = latents_digest(source.raw_latents)
+        digest, pixels = latents_digest(source.raw_latents), source.pixels_fingerprint
     encoder = encoder_digest(folder)
     if (folder / BLOCKS).exists():
         before = _read(folder / BLOCKS)
-        if before.get("test_latents") == digest and before.get("encoder") in (None, encoder):
-            return  # files of earlier versions do not name the encoder
+        same = before.get("test_latents") == digest and before.get("encoder") in (None, encoder)
+        if same and before.get("test_pixels") in (None, pixels):
+            return  # files of earlier versions name neither encoder nor pixels
     from threedident.datasets.dataset import ThreeDIdent
     from threedident.evaluate.metrics import linear_r2, nonlinear_r2
     from threedident.evaluate.reference_encoders import run_reference
@@ -185,6 +186,7 @@ def score_blocks(folder: Path, test: Path) -> None:
         "format": FORMAT,
         "model": images.model.name,
         "test_latents": digest,
+        "test_pixels": pixels,
         "encoder": encoder,
         "fitted": len(z) // 2,
         "scored": len(z) - len(z) // 2,

@@ -53,6 +53,7 @@ from threedident.baselines.training.run_folder import (
     ENCODER,
     FORMAT,
     FORMAT_VERSION,
+    PIXELS,
     PREVIOUS,
     RESULT,
     claim,
@@ -60,6 +61,7 @@ from threedident.baselines.training.run_folder import (
     only_one,
     read_result,
     refuse_other_data,
+    refuse_other_pixels,
 )
 from threedident.baselines.training.theory import theory_learned, theory_scale
 from threedident.baselines.training.trainer import Trainer
@@ -250,6 +252,8 @@ def _begin_or_go_on(
             for (name, key), before in zip(DIGESTS.items(), state["data"], strict=True):
                 images = task.data if name == "data" else task.test
                 refuse_other_data(task.out, name, before, problem.about.get(key), images)
+                pixels, now = state.get("pixels", {}).get(name), problem.about.get(PIXELS[name])
+                refuse_other_pixels(task.out, name, pixels, now, images)
             if state.get("decoder") != _decoder_of(problem):
                 raise UsageError(
                     f"the {DECODER} in {task.out} is not the one that the run began with: put that "
@@ -325,6 +329,7 @@ def _train_to_the_end(
                     trainer.check_weights(views, loss)
                     about = {
                         "data": [problem.about.get(key) for key in DIGESTS.values()],
+                        "pixels": {name: problem.about.get(key) for name, key in PIXELS.items()},
                         "decoder": _decoder_of(problem),
                     }
                     save_checkpoint(task.out, {**trainer.state(), **measurements.state(), **about})

@@ -29,6 +29,8 @@ DECODER = "decoder.pt"  # of an autoencoder; or the one that makes the observati
 FORMAT, FORMAT_VERSION = "3dident-run", 1
 #: The digests of latents in the record of a run's data, by the option that names the images.
 DIGESTS = {"data": "latents", "test": "test_latents"}
+#: The digests of the images themselves, likewise; None where those above are of images, too.
+PIXELS = {"data": "pixels", "test": "test_pixels"}
 
 _LOCK = ".lock"
 _FREE = ("log_every", "score_every", "checkpoint_every")  # of no effect on what is learned
@@ -93,6 +95,8 @@ def check(
         if images is not None and before is not None:
             with open_dataset(images) as source:
                 refuse_other_data(out, name, before, source.fingerprint, images)
+                pixels = result["data"].get(PIXELS[name])
+                refuse_other_pixels(out, name, pixels, source.pixels_fingerprint, images)
     return result
 
 
@@ -275,6 +279,33 @@ def refuse_other_data(
         f"{out} was {done} on other images: those of {held} (latents {before!s:.12}), asked for "
         f"{images or 'those of --data'} (latents {now!s:.12}): give it the same --{name}, or "
         "choose another --out"
+    )
+
+
+def refuse_other_pixels(
+    out: Path, name: str, before: str | None, now: str | None, images: Path | None
+) -> None:
+    """Refuse other images of the same latents than those that a run began with.
+
+    Args:
+        out: the run folder.
+        name: the option that names the images, data or test.
+        before: the digest of the images that it began with; None: earlier runs do not say it.
+        now: that of those that are asked for.
+        images: the images that are asked for.
+
+    Raises:
+        UsageError: the digests differ.
+    """
+    if before is None or now is None or before == now:
+        return
+    places = read_places(out)
+    done = {"data": "trained", "test": "scored"}[name]
+    raise UsageError(
+        f"{out} was {done} on other images of the same latents, those of "
+        f"{places.get(name) or places.get('data')}, than are in {images or 'those of --data'}: "
+        f"another preset, engine, quality or size made them. Give it the same --{name}, or choose "
+        "another --out"
     )
 
 

@@ -177,6 +177,11 @@ class ImageSource(abc.ABC):
         """
         return fingerprint_of(self.factor_names, self.shape, self.factors, self.images)
 
+    @property
+    def pixels_fingerprint(self) -> str | None:
+        """SHA-256 of some images, where the fingerprint is not of images; else None."""
+        return None
+
     def facts(self) -> dict[str, Any] | None:
         """What `3dident info` says of its factors, pairs and sequences; None for nothing."""
         return None
@@ -274,6 +279,15 @@ class Source(ImageSource):
     def fingerprint(self) -> str:
         """SHA-256 of the raw latents."""
         return latents_digest(self.raw_latents)
+
+    @property
+    def pixels_fingerprint(self) -> str | None:
+        """SHA-256 of the raw latents and of 64 images evenly spread.
+
+        It tells images apart that were rendered of the same latents by another preset, engine or
+        quality, or at another size.
+        """
+        return fingerprint_of(self.factor_names, self.shape, self.factors, self.images)
 
     @functools.cached_property
     def draws(self) -> Draws | None:

@@ -64,6 +64,19 @@ def test_other_data_are_refused(tmp_path: Path, images: Path) -> None:
     assert run(experiment, tmp_path / "run", data=images)["steps"] == 3
 
 
+def test_other_images_of_the_same_latents_are_refused(tmp_path: Path) -> None:
+    """Those of another preset, engine or quality."""
+    one, other = (made.as_rendered(tmp_path / f"d{k}", 80, side=32, noise=k) for k in range(2))
+    experiment, out = of_images("table4-supervised"), tmp_path / "run"
+    result = run(experiment, out, data=one)
+    for steps in (3, 4):  # 4: it goes on
+        with pytest.raises(UsageError, match=f"on other images of the same latents, .*{one}"):
+            run(experiment.changed({"training.steps": steps}), out, data=other)
+    assert run(experiment, out, data=one) == result
+    with pytest.raises(UsageError, match="was scored on other images of the same latents"):
+        run(experiment, out, data=one, test=other)
+
+
 def test_other_test_images_are_refused_by_finished_and_unfinished_runs(
     tmp_path: Path, images: Path
 ) -> None:
