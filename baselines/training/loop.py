@@ -243,7 +243,7 @@ def _begin_or_go_on(
     encoder, objective = make_networks(task.experiment, problem)
     state, damaged = load_checkpoint(task.out)
     if task.experiment.start and state is None:
-        start_from(encoder, objective, Path(task.experiment.start))
+        start_from(encoder, objective, task.experiment)
     trainer = Trainer(fabric, task.experiment, encoder, objective, task.out)
     measurements = Measurements(trainer, problem)
     if state is not None:

@@ -9,9 +9,9 @@ from torch import nn
 
 from threedident.baselines.criterion import Criterion, make_criterion
 from threedident.baselines.data import Problem
-from threedident.baselines.experiment import Experiment
+from threedident.baselines.experiment import Experiment, load_experiment
 from threedident.baselines.training.checkpoints import load_checkpoint
-from threedident.baselines.training.run_folder import ENCODER
+from threedident.baselines.training.run_folder import ENCODER, EXPERIMENT
 from threedident.encoders import (
     BoxOutput,
     ConvDecoder,
@@ -109,19 +109,25 @@ def _make_decoder(experiment: Experiment, problem: Problem) -> ConvDecoder | MLP
     return MLPDecoder(codes, height * width * channels, settings.width)
 
 
-def start_from(encoder: ImageEncoder | VectorEncoder, objective: Criterion, start: Path) -> None:
+def start_from(
+    encoder: ImageEncoder | VectorEncoder, objective: Criterion, experiment: Experiment
+) -> None:
     """Take over the weights of another run's encoder, and what its loss has learned if it fits.
 
     Args:
         encoder: the encoder that is changed.
         objective: the loss that is changed.
-        start: the other run's folder, or the file of an encoder.
+        experiment: the experiment, whose `start` is the other run's folder, or the file of an
+            encoder.
 
     Raises:
-        UsageError: the other encoder has another form.
+        UsageError: the other encoder has another form, or learned from another mixing.
         DatasetError: the other run cannot be read.
     """
+    start = Path(experiment.start)
     path = start / ENCODER if start.is_dir() else start
+    if (start / EXPERIMENT).exists():
+        _check_first_run(load_experiment(start / EXPERIMENT), experiment)
     other, _ = read_encoder(path)
     try:
         encoder.load_state_dict(other.state_dict())
@@ -134,3 +140,20 @@ def start_from(encoder: ImageEncoder | VectorEncoder, objective: Criterion, star
     own = objective.state_dict()
     if {k: v.shape for k, v in learned.items()} == {k: v.shape for k, v in own.items()}:
         objective.load_state_dict(learned)
+
+
+def _check_first_run(first: Experiment, experiment: Experiment) -> None:
+    """Raise a UsageError where the weights of a run would not be what an experiment says."""
+    fields = ["encoder.output", "encoder.radius", "encoder.size", "encoder.whiten"]
+    if experiment.data.observations == "synthetic":
+        fields += ["data.mixing", "data.mixing_layers", "data.mixing_trials", "training.seed"]
+    for name in fields:
+        section, field = name.split(".")
+        before = getattr(getattr(first, section), field)
+        now = getattr(getattr(experiment, section), field)
+        if before != now:
+            why = "its weights keep" if section == "encoder" else "decides the mixing"
+            raise UsageError(
+                f"{experiment.start} was trained with {name} = {before}, which {why}, and this "
+                f"experiment has {now}: set {name} = {before}, or start from another run"
+            )

@@ -129,6 +129,19 @@ def test_starting_from_another_run(tmp_path: Path) -> None:
     assert same(weights(tmp_path / "first"), weights(tmp_path / "second"))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("encoder.radius", 3.0), ("encoder.whiten", True), ("training.seed", 1)]
+)
+def test_a_start_whose_weights_are_of_something_else_is_refused(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    """A radius and whitening would be replaced, and another seed has another mixing."""
+    run(small(training__steps=2), tmp_path / "first")
+    experiment = small(start=str(tmp_path / "first")).changed({name: value})
+    with pytest.raises(UsageError, match=f"was trained with {name} = .*set {name} = "):
+        run(experiment, tmp_path / "second")
+
+
 def test_double_precision(tmp_path: Path) -> None:
     run(small(training__precision="64-true"), tmp_path / "run")
     assert all(value.dtype == torch.float32 for value in weights(tmp_path / "run").values())
