@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,14 @@ BODIES = ("mlp", "resnet18", "resnet34", "resnet50", "conv", "mlp-image")
 OUTPUTS = ("unbounded", "box", "sphere")
 #: Losses that train a decoder as well.
 AUTOENCODERS = ("vae", "slowvae", "adagvae")
+_OF_INFONCE = ("tau", "learn_tau", "negatives", "own", "symmetric")
+#: The fields of the loss that a contrastive loss does not have.
+_WITHOUT = {
+    "infonce": ("alpha", "decorrelation"),
+    "aninfonce": ("p", "alpha", "decorrelation"),
+    "tricl": (*_OF_INFONCE, "p", "alpha"),
+    "alignment-uniformity": (*_OF_INFONCE, "decorrelation"),
+}
 LOSSES = ("infonce", "aninfonce", "tricl", "alignment-uniformity", "mse", *AUTOENCODERS)
 OPTIMIZERS = ("adam", "muon")
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed", "64-true")
@@ -133,6 +142,13 @@ def _check_loss(loss: Loss) -> None:
             f"expected loss.beta >= 0, loss.gamma >= 0 and loss.rate > 0, found {loss.beta}, "
             f"{loss.gamma} and {loss.rate}"
         )
+    defaults = {field.name: field.default for field in dataclasses.fields(loss)}
+    for field in _WITHOUT.get(loss.kind, ()):
+        if getattr(loss, field) != defaults[field]:
+            raise UsageError(
+                f"loss.{field} has no place in loss.kind = {loss.kind!r}, which does without it: "
+                f"leave it out, found {getattr(loss, field)!r}"
+            )
     if loss.kind == "alignment-uniformity" and loss.p == 0:
         raise UsageError("loss.p of alignment-uniformity must be at least 1")
 
@@ -239,6 +255,11 @@ def _check_start(loss: Loss, training: Training) -> None:
             "training.optimizer = 'muon' does not go with 16-mixed, whose scaled gradients it "
             "does not see: set training.precision=bf16-mixed"
         )
+    if training.optimizer == "muon" and training.precision == "64-true":
+        raise UsageError(
+            "training.optimizer = 'muon' computes in float32 and does not go with 64-true: set "
+            "training.precision=32-true, or training.optimizer=adam"
+        )
 
 
 def _check_mixing(data: Data) -> None:
@@ -340,6 +361,14 @@ def _check_targets(e: Experiment) -> None:
             f"encoder.output = {encoder.output!r} does not hold the latents of "
             f"{space or 'the raw box [-1, 1]^n'}, which loss.kind = 'mse' has for targets: set "
             "encoder.output=unbounded"
+        )
+    small = isinstance(space, Box) and encoder.output == "box" and encoder.size < space.high
+    other = isinstance(space, Sphere) and encoder.output == "sphere" and encoder.radius != space.r
+    if (small or other) and not encoder.learned:
+        name, found = ("size", encoder.size) if small else ("radius", encoder.radius)
+        raise UsageError(
+            f"encoder.{name} = {found:g} does not reach the latents of {space}, which loss.kind = "
+            f"'mse' has for targets: set encoder.{name} to fit, or encoder.learned=true"
         )
 
 

@@ -33,6 +33,7 @@ from threedident.errors import UsageError
         ({"training__matrix_lr": 0.1}, "training.optimizer=muon"),
         ({"training__optimizer": "sgd"}, "adam, muon"),
         ({**MUON, "training__precision": "16-mixed"}, "bf16-mixed"),
+        ({**MUON, "training__precision": "64-true"}, "32-true"),
     ],
 )
 def test_a_start_or_an_optimizer_that_would_not_be_held_is_refused(
@@ -52,6 +53,14 @@ def test_a_start_or_an_optimizer_that_would_not_be_held_is_refused(
         ("aninfonce", {"training__seed": 2**70}, "training.seed"),
         ("aninfonce", {"loss__p": 0.5}, "loss.p must be"),
         ("table4-box", {"data__conditional": {"name": "vmf", "kappa": 1.0}}, "sphere"),
+        ("aninfonce", {"loss__alpha": 0.1}, "loss.alpha has no place in loss.kind = 'aninfonce'"),
+        ("aninfonce", {"loss__p": 1.0}, "loss.p has no place"),
+        ("aninfonce-infonce", {"loss__decorrelation": 2.0}, "loss.decorrelation has no place"),
+        ("tricl-isotropic", {"loss__tau": 0.1}, "loss.tau has no place in loss.kind = 'tricl'"),
+        ("tricl-isotropic", {"loss__own": False}, "loss.own has no place"),
+        ("dsprites-uni-lau-0.9", {"loss__symmetric": True}, "loss.symmetric has no place"),
+        ("table1-sphere-uniform-supervised", {"encoder__radius": 3.0}, "encoder.radius = 3 does"),
+        ("table2-supervised-box", {"encoder__size": 0.5, "encoder__learned": False}, "size = 0.5"),
         ("aninfonce", {"training__steps": "many"}, "expected a whole number, found 'many'"),
     ],
 )
