@@ -19,7 +19,7 @@ _WIDE_RANK = 1e-13  # without it
 #: Up to so many codes, and so many rows to a code, a bootstrap replicate fits anew. A draw of the
 #: rows has 63 % of them, and a fit on few more rows than codes says nothing of one on all.
 MOST_REFITTED = 128
-_LEAST_ROWS = 4
+_LEAST_ROWS = 2.5
 _RIDGE = 1e-10  # on whitened codes, for draws that lack a direction
 #: R2 ends here: what is worse says no more than that the test rows have outliers.
 LOWEST = -1e9
@@ -160,7 +160,7 @@ def drawn_folds(samples: int, folds: Folds) -> tuple[slice, ...]:
 
 def refits(codes: int, rows: int) -> bool:
     """Say whether bootstrap replicates fit anew, by the numbers of codes and of rows to fit on."""
-    return codes <= min(MOST_REFITTED, rows // _LEAST_ROWS)
+    return codes <= min(MOST_REFITTED, rows / _LEAST_ROWS)
 
 
 def whitened(codes: Float64) -> Float64:

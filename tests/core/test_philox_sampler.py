@@ -377,11 +377,12 @@ def test_a_dataset_of_pairs_is_extended_and_of_no_other_kind(dataset, cli, tmp_p
 
 def test_content_style_and_fixed_factors_are_rendered(cli, tmp_path):
     words = ("--conditional", "gennorm", "--lambda", 0.3, "--beta", 1.5, "--unchanged", "hue")
-    words = (*words, "--unchanged", "z", "--change", "1-3", "--split", "val", "--seed", 5)
+    words = (*words, "--unchanged", "z", "--unchanged", "x", "--change", "1-3")
+    words = (*words, "--split", "val", "--seed", 5)
     cli("render", "--pairs", *words, "--fix", "x=0.5", "--n", 3, "--out", "made", *SMALL)
     assert "all is well" in cli("verify", "made", "--n", 6).stdout
     made = Change(GeneralizedNormal(0.3, 1.5), (1, 3))
-    moving, still = (0, 1, 3, 4, 5, 6), (2, 7, 8, 9)
+    moving, still = (1, 3, 4, 5, 6), (0, 2, 7, 8, 9)
     conditional = PerFactor(((moving, made), (still, Unchanged())))
     directory = DatasetDir.open(tmp_path / "made")
     assert directory.manifest.pair_process == PairProcess(raw_box(), conditional)

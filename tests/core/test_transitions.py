@@ -344,8 +344,11 @@ def test_numbers_of_points_are_whole_whatever_they_are_given_as():
     assert grid.points(torch.tensor([16_801_805])).tolist() == points.tolist()
 
 
-def test_a_rate_at_which_probabilities_do_not_add_up_is_refused():
-    with pytest.raises(UsageError, match="at most 1e\\+06"):
-        DiscreteLaplace(rate=1e14)
-    with pytest.raises(UsageError, match="at most 1e\\+06"):
-        DiscreteLaplace(rate=(1.0, 1e8))
+@pytest.mark.parametrize("rate", [1e3, 1e14, 1e16, 1e20, 1e30])
+@pytest.mark.parametrize("redraw", ["one", "reject"])
+def test_probabilities_add_up_at_any_rate(rate, redraw):
+    """Beside a decay of 1e14 the logarithm of a probability is lost."""
+    chances = DiscreteLaplace(rate, redraw).probabilities(SMALL, [1, 1, 3, 0])
+    assert float(chances.sum()) == pytest.approx(1)
+    nearby = DiscreteLaplace(1e3, redraw).probabilities(SMALL, [1, 1, 3, 0])
+    assert chances.tolist() == pytest.approx(nearby.tolist(), abs=1e-12)

@@ -154,14 +154,18 @@ def _log_steps(
     logs = torch.zeros_like(distance[0])
     only = torch.zeros_like(logs)  # the log probability of the step of what moves
     moved = torch.zeros_like(logs)
+    decays = torch.zeros_like(logs)
     for k, (stays, apart) in enumerate(zip(same, distance, strict=True)):
         step = -steps.decay[:, k, None] * (apart - 1) - steps.reach[:, k, None].log()
-        logs += torch.where(stays, steps.log_stay[:, k, None], steps.log_move[:, k, None] + step)
+        move = steps.log_move_beyond[:, k, None] + step
+        logs += torch.where(stays, steps.log_stay[:, k, None], move)
+        decays += torch.where(stays, torch.zeros_like(step), steps.decay[:, k, None])
         only += torch.where(stays, torch.zeros_like(step), step)
         moved += (~stays).to(moved.dtype)
     if redraw == "reject":
-        logs = logs - steps.log_first_move.logsumexp(1)[:, None]
+        logs = logs + (steps.least - decays) - steps.log_first_move.logsumexp(1)[:, None]
     else:
+        logs = logs - decays
         all_stay = steps.log_stay.sum(1)[:, None] - math.log(len(same))
         forced = torch.where(moved == 1, all_stay + only, torch.full_like(logs, -math.inf))
         logs = torch.logaddexp(logs, forced)
@@ -178,7 +182,10 @@ class _Steps:
         log_move: the log probability that a factor moves by itself, (N, M).
         log_stay: that it stays, (N, M).
         reach: the sum of exp(-decay (d - 1)) over all steps d, to both sides, (N, M).
-        log_first_move: the log probability that a factor moves and none before it, (N, M).
+        log_move_beyond: `log_move` + `decay`, (N, M).
+        least: the least decay, (N, 1).
+        log_first_move: the log probability that a factor moves and none before it, + `least`,
+            (N, M).
     """
 
     def __init__(self, grid: Grid, columns: Sequence[int], mean: Tensor, rate: Tensor) -> None:
@@ -191,8 +198,11 @@ class _Steps:
         odds = self.reach.log() - self.decay
         self.log_move = torch.nn.functional.logsigmoid(odds)
         self.log_stay = torch.nn.functional.logsigmoid(-odds)
+        self.log_move_beyond = self.reach.log() - torch.nn.functional.softplus(odds)
+        self.least = self.decay.amin(1, keepdim=True)
         before = self.log_stay.cumsum(1) - self.log_stay
-        self.log_first_move = before + self.log_move
+        # What is small beside the decay would be lost in a sum with it.
+        self.log_first_move = before + self.log_move_beyond + (self.least - self.decay)
 
     def _sum(self, count: Tensor) -> Tensor:
         """The sum of exp(-decay (d - 1)) over d from 1 to `count`."""

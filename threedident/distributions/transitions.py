@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     Tensor = torch.Tensor
 
 _HIDDEN = ("redraw", "keep")
-#: Beyond it probabilities no longer add up to 1.
-_MOST_RATE = 1e6
 _REDRAW = ("one", "reject")
 #: Beyond it float32 does not hold every whole number.
 _LARGEST_SIZE = 2**24
@@ -184,12 +182,6 @@ class DiscreteLaplace(Transition):
             object.__setattr__(self, "rate", ends)
         else:
             object.__setattr__(self, "rate", positive_number(rate, "rate", self.name))
-        largest = self.rate[1] if isinstance(self.rate, tuple) else self.rate
-        if largest > _MOST_RATE:
-            raise UsageError(
-                f"{self.name}: rate must be at most {_MOST_RATE:g}, with which nothing moves but "
-                f"where it must, found {largest:g}"
-            )
 
     def movable(self, grid: Grid) -> tuple[int, ...]:
         """The columns that can move: shown and ordered ones of more than one value."""
