@@ -27,13 +27,14 @@ except ImportError as error:
 from threedident.datasets.dataset import ImageDataset, ThreeDIdent, require_images
 from threedident.datasets.formats import Source, open_dataset
 from threedident.datasets.formats.family import FamilySource
+from threedident.datasets.formats.grouping import group_starts
 from threedident.distributions.torch_sampler import seeded
 from threedident.encoders import ImageEncoder, read_encoder
 from threedident.encoders.features import backbone_and_codes
 from threedident.evaluate.metrics import accuracy
 from threedident.evaluate.metrics._bootstrap import bootstrap as draw_replicates
 from threedident.evaluate.metrics._bootstrap import interval
-from threedident.evaluate.sampled_source import apart_by_sequence, group_starts
+from threedident.evaluate.sampled_source import apart_by_sequence
 from threedident.evaluate.scoring import one_thread
 from threedident.progress import Progress
 

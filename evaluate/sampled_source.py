@@ -48,26 +48,6 @@ def apart_by_sequence(
     return numbers[np.concatenate([generator.permutation(half) for half in halves])]
 
 
-def group_starts(source: ImageSource) -> Int64 | None:
-    """Return the numbers at which sequences or rendered pairs begin, and N: (S + 1,).
-
-    Args:
-        source: the dataset.
-
-    Returns:
-        The numbers; None where images stand by themselves, or their groups are not contiguous.
-    """
-    if source.sequences is not None or source.manifest is None:
-        return source.sequences
-    sampling = source.manifest.sampling
-    together = 2 if source.manifest.pair_process is not None else 1
-    if sampling is not None:
-        together = max(together, sampling.frames)
-    if together == 1:
-        return None
-    return np.append(np.arange(0, len(source), together), len(source))
-
-
 class SampledSource(ImageSource):
     """Images drawn from a dataset, in random order, the same ones each time.
 

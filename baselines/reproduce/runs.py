@@ -37,6 +37,9 @@ FORMAT = "3dident-reproduction"
 
 Trainer = Callable[..., dict[str, Any]]
 
+#: What a study sets itself, and how.
+_OWN = {"training.seed": "--seeds counts them", "start": "rows that have one begin there"}
+
 
 def reproduce(
     what: str,
@@ -90,6 +93,9 @@ def reproduce(
     study, cut = find_study(what), find_scale(scale)
     chosen = study.choose(rows)
     count = _count_seeds(study, cut, seeds)
+    for name, why in _OWN.items():
+        if name in (changes or {}):
+            raise UsageError(f"a study sets {name} itself ({why}): leave it out of --set")
     _check_images(study, data, test, datasets)
     runs = [
         _Run(row, seed, _experiment(study, row, seed, cut, changes or {}, out), out)
@@ -264,9 +270,6 @@ def _experiment(
     study: Study, row: Row, seed: int, cut: Scale, changes: Mapping[str, Any], out: Path
 ) -> Experiment:
     """The experiment of a run."""
-    own = {"training.seed": "--seeds counts them", "start": "rows that have one begin there"}
-    for name in own.keys() & changes.keys():
-        raise UsageError(f"a study sets {name} itself ({own[name]}): leave it out of --set")
     full = row.published_experiment()
     every = {**changes_of(cut, study, row), **changes}
     if row.start:

@@ -53,7 +53,6 @@ from threedident.baselines.training.run_folder import (
     ENCODER,
     FORMAT,
     FORMAT_VERSION,
-    PIXELS,
     PREVIOUS,
     RESULT,
     claim,
@@ -61,7 +60,6 @@ from threedident.baselines.training.run_folder import (
     only_one,
     read_result,
     refuse_other_data,
-    refuse_other_pixels,
 )
 from threedident.baselines.training.theory import theory_learned, theory_scale
 from threedident.baselines.training.trainer import Trainer
@@ -249,11 +247,11 @@ def _begin_or_go_on(
     if state is not None:
         try:
             trainer.require_same_devices(state)
-            for (name, key), before in zip(DIGESTS.items(), state["data"], strict=True):
+            for (name, keys), latents in zip(DIGESTS.items(), state["data"], strict=True):
+                before = latents, state.get("pixels", {}).get(name)
+                now = problem.about.get(keys[0]), problem.about.get(keys[1])
                 images = task.data if name == "data" else task.test
-                refuse_other_data(task.out, name, before, problem.about.get(key), images)
-                pixels, now = state.get("pixels", {}).get(name), problem.about.get(PIXELS[name])
-                refuse_other_pixels(task.out, name, pixels, now, images)
+                refuse_other_data(task.out, name, before, now, images)
             if state.get("decoder") != _decoder_of(problem):
                 raise UsageError(
                     f"the {DECODER} in {task.out} is not the one that the run began with: put that "
@@ -328,8 +326,8 @@ def _train_to_the_end(
                 if last or stopping or trainer.step % training.checkpoint_every == 0:
                     trainer.check_weights(views, loss)
                     about = {
-                        "data": [problem.about.get(key) for key in DIGESTS.values()],
-                        "pixels": {name: problem.about.get(key) for name, key in PIXELS.items()},
+                        "data": [problem.about.get(key) for key, _ in DIGESTS.values()],
+                        "pixels": {k: problem.about.get(key) for k, (_, key) in DIGESTS.items()},
                         "decoder": _decoder_of(problem),
                     }
                     save_checkpoint(task.out, {**trainer.state(), **measurements.state(), **about})

@@ -27,10 +27,11 @@ CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint.previous.pt"
 ENCODER = "encoder.pt"
 DECODER = "decoder.pt"  # of an autoencoder; or the one that makes the observations
 FORMAT, FORMAT_VERSION = "3dident-run", 1
-#: The digests of latents in the record of a run's data, by the option that names the images.
-DIGESTS = {"data": "latents", "test": "test_latents"}
-#: The digests of the images themselves, likewise; None where those above are of images, too.
-PIXELS = {"data": "pixels", "test": "test_pixels"}
+#: The digests of latents and of images in the record of a run's data, by the option that names
+#: the images. That of images is None where the other is of images, too, and in earlier records.
+DIGESTS = {"data": ("latents", "pixels"), "test": ("test_latents", "test_pixels")}
+
+Digests = tuple[str | None, str | None]
 
 _LOCK = ".lock"
 _FREE = ("log_every", "score_every", "checkpoint_every")  # of no effect on what is learned
@@ -91,12 +92,11 @@ def check(
     if result["steps"] != steps:
         return None
     for name, images in (("data", data), ("test", test)):
-        before = result["data"].get(DIGESTS[name])
-        if images is not None and before is not None:
+        latents, pixels = (result["data"].get(key) for key in DIGESTS[name])
+        if images is not None and latents is not None:
             with open_dataset(images) as source:
-                refuse_other_data(out, name, before, source.fingerprint, images)
-                pixels = result["data"].get(PIXELS[name])
-                refuse_other_pixels(out, name, pixels, source.pixels_fingerprint, images)
+                now = source.fingerprint, source.pixels_fingerprint
+            refuse_other_data(out, name, (latents, pixels), now, images)
     return result
 
 
@@ -256,56 +256,36 @@ def _leave_nothing_empty(out: Path) -> None:
 
 
 def refuse_other_data(
-    out: Path, name: str, before: str | None, now: str | None, images: Path | None
+    out: Path, name: str, before: Digests, now: Digests, images: Path | None
 ) -> None:
     """Refuse images that are not those that a run began with.
 
     Args:
         out: the run folder.
         name: the option that names the images, data or test.
-        before: the digest of the latents that it began with.
-        now: the digest of the latents of the images that are asked for.
+        before: the digests, by `DIGESTS`, that it began with.
+        now: those of the images that are asked for.
         images: the images that are asked for; None: synthetic ones, or those of `data`.
 
     Raises:
-        UsageError: the digests differ.
+        UsageError: the latents differ, or the images where both digests of them are known.
     """
-    if before == now:
+    others = None
+    if before[0] != now[0]:
+        others = "other images:", f" (latents {before[0]!s:.12})", f" (latents {now[0]!s:.12})"
+    elif None not in (before[1], now[1]) and before[1] != now[1]:
+        made = ", which another preset, engine, quality or size made"
+        others = "other images of the same latents,", "", made
+    if others is None:
         return
     places = read_places(out)
     held = places.get(name) or places.get("data")
     done = {"data": "trained", "test": "scored"}[name]
+    what, of_held, of_images = others
     raise UsageError(
-        f"{out} was {done} on other images: those of {held} (latents {before!s:.12}), asked for "
-        f"{images or 'those of --data'} (latents {now!s:.12}): give it the same --{name}, or "
-        "choose another --out"
-    )
-
-
-def refuse_other_pixels(
-    out: Path, name: str, before: str | None, now: str | None, images: Path | None
-) -> None:
-    """Refuse other images of the same latents than those that a run began with.
-
-    Args:
-        out: the run folder.
-        name: the option that names the images, data or test.
-        before: the digest of the images that it began with; None: earlier runs do not say it.
-        now: that of those that are asked for.
-        images: the images that are asked for.
-
-    Raises:
-        UsageError: the digests differ.
-    """
-    if before is None or now is None or before == now:
-        return
-    places = read_places(out)
-    done = {"data": "trained", "test": "scored"}[name]
-    raise UsageError(
-        f"{out} was {done} on other images of the same latents, those of "
-        f"{places.get(name) or places.get('data')}, than are in {images or 'those of --data'}: "
-        f"another preset, engine, quality or size made them. Give it the same --{name}, or choose "
-        "another --out"
+        f"{out} was {done} on {what} those of {held}{of_held}, asked for "
+        f"{images or 'those of --data'}{of_images}: give it the same --{name}, or choose another "
+        "--out"
     )
 
 

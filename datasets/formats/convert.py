@@ -122,8 +122,7 @@ def _of_family(source: Source, form: str) -> FamilySource:
                 f"{source.root} has interventions (environments or do): the layout {form} keeps "
                 "their images, and has no place for which is which"
             )
-        kept = sampling is None or sampling.frames == 1 or form == _KEEP.get(sampling.group)
-        if sampling is not None and not kept:
+        if sampling is not None and sampling.frames > 1 and form != _KEEP.get(sampling.group):
             intervened = sampling.group == "counterfactual"
             Progress.print(
                 f"the images of {source.root} belong together ({sampling.group}): the layout "

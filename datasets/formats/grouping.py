@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from threedident.datasets.formats.family import FamilySource
 from threedident.datasets.formats.source import ImageSource, Int64, Source
 from threedident.distributions.grid import Grid
@@ -26,6 +28,23 @@ def grouping(source: ImageSource) -> tuple[str, int]:
         return ("sequence", len(source)) if source.targets is not None else ("single", 1)
     sampling = source.manifest.sampling if source.manifest else None
     return (sampling.group, sampling.frames) if sampling else ("single", 1)
+
+
+def group_starts(source: ImageSource) -> Int64 | None:
+    """Return the numbers at which sequences or rendered groups begin, and N: (S + 1,).
+
+    Args:
+        source: the reader of the dataset.
+
+    Returns:
+        The numbers; None where images stand by themselves, or their groups are not contiguous.
+    """
+    if source.sequences is not None or source.manifest is None:
+        return source.sequences
+    together = 2 if source.manifest.pair_process is not None else grouping(source)[1]
+    if together == 1:
+        return None
+    return np.append(np.arange(0, len(source), together), len(source))
 
 
 def pairs_within(source: ImageSource) -> tuple[str, ...]:

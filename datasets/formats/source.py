@@ -177,7 +177,7 @@ class ImageSource(abc.ABC):
         """
         return fingerprint_of(self.factor_names, self.shape, self.factors, self.images)
 
-    @property
+    @functools.cached_property
     def pixels_fingerprint(self) -> str | None:
         """SHA-256 of some images, where the fingerprint is not of images; else None."""
         return None
@@ -280,7 +280,7 @@ class Source(ImageSource):
         """SHA-256 of the raw latents."""
         return latents_digest(self.raw_latents)
 
-    @property
+    @functools.cached_property
     def pixels_fingerprint(self) -> str | None:
         """SHA-256 of the raw latents and of 64 images evenly spread.
 

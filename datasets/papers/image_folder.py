@@ -136,7 +136,7 @@ def _read(path: Path, shape: tuple[int, ...] | None) -> UInt8:
 
 
 def _check_mode(image: Image.Image, path: Path) -> None:
-    """Raise a DatasetError for images that have no three bytes a pixel: converting changes them."""
+    """Raise a DatasetError for an image that making it RGB would change without a word."""
     if image.mode not in _MODES:
         raise DatasetError(
             f"{path} has pixels of mode {image.mode}: expected 8 bits a channel (one of "

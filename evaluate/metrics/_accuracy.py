@@ -100,10 +100,13 @@ def accuracy(
         raise UsageError("no factor is discrete: accuracy is of classes; use an R2 of the others")
     pairs = splits(len(factors), folds)
     labels = {i: _labels(factors[:, i], i) for i in np.flatnonzero(kept)}
+    of_folds = [(codes[train], codes[test]) for train, test in pairs]
+    if classifier == "linear":
+        of_folds = [decorrelated(*each) for each in of_folds]
     right = {
         i: [
-            _predict(codes[train], cut[train], codes[test], classifier) == cut[test]
-            for train, test in pairs
+            _predict(fitted, cut[train], scored, classifier) == cut[test]
+            for (fitted, scored), (train, test) in zip(of_folds, pairs, strict=True)
         ]
         for i, cut in labels.items()
     }
@@ -187,7 +190,6 @@ def _predict(train: Float64, labels: Classes, test: Float64, classifier: str) ->
         together = np.zeros(1, np.int64)  # the classes are coordinates of one factor
         chances = kernel_ridge(train, indicators, test, together)
         return np.asarray(seen[(chances / indicators.mean(0)).argmax(1)], np.int64)
-    train, test = decorrelated(train, test)
     model = sklearn_part("linear_model").LogisticRegression(
         C=1 / (PENALTY * len(train)), class_weight="balanced", max_iter=500
     )

@@ -132,6 +132,11 @@ def left_out(factors: Float64) -> dict[str, list[int]]:
     return {"constant_factors_left_out": np.flatnonzero(~varying(factors)).tolist()}
 
 
+def undefined(per_factor: Float64) -> dict[str, list[int]]:
+    """Return the factors that have no score, as `left_out` does: those constant in a fold, too."""
+    return {"constant_factors_left_out": np.flatnonzero(np.isnan(per_factor)).tolist()}
+
+
 def at_factors(values: Float64, kept: Bools) -> Float64:
     """Return (..., n) with values (..., k) at the k factors kept, and NaN elsewhere."""
     spread = np.full((*values.shape[:-1], len(kept)), np.nan)

@@ -13,6 +13,7 @@ from threedident.evaluate.metrics._arrays import (
     checked,
     mean_of_varying,
     standardised,
+    undefined,
 )
 from threedident.evaluate.metrics._kinds import Kinds, Points
 from threedident.evaluate.metrics._linear_fit import (
@@ -122,7 +123,7 @@ def linear_r2(
         "folds": folds,
         "adjusted": adjusted,
         "bootstrap": "refitted" if anew else "the fit held",
-        "constant_factors_left_out": np.flatnonzero(np.isnan(per_factor)).tolist(),
+        **undefined(per_factor),
     }
     return MetricResult(
         float(mean_of_varying(per_factor)),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from threedident.errors import UsageError
-from threedident.evaluate.metrics._arrays import Float64, checked, mean_of_varying
+from threedident.evaluate.metrics._arrays import Float64, checked, mean_of_varying, undefined
 from threedident.evaluate.metrics._kernel_ridge import (
     HIDDEN,
     MOST_SAMPLES,
@@ -105,7 +105,7 @@ def nonlinear_r2(
         "folds": folds,
         "samples": len(factors),
         "bootstrap": "the fit held",
-        "constant_factors_left_out": np.flatnonzero(np.isnan(per_factor)).tolist(),
+        **undefined(per_factor),
     }
     return MetricResult(
         float(mean_of_varying(per_factor)),

@@ -411,10 +411,12 @@ def _examine_rendered(
 ) -> tuple[Report, str]:
     """Measure pairs that were rendered; return the report, and a phrase on what was measured."""
     from threedident.datasets.dataset import ThreeDIdent
+    from threedident.datasets.formats import open_rendered
     from threedident.datasets.matching_report import examine_pairs
     from threedident.datasets.pairs import PositivePairs
 
-    columns = _that_vary(dataset, ThreeDIdent(dataset).source.raw_latents, columns)
+    with open_rendered(dataset) as source:
+        columns = _that_vary(dataset, source.raw_latents, columns)
     names = tuple(FACTOR_NAMES[c] for c in columns)
     report = examine_pairs(PositivePairs(ThreeDIdent(dataset, factors=names)), draws, seed)
     return report, f"{report.images // 2} rendered pairs"
