@@ -83,8 +83,10 @@ def make_plan(
             f"{experiment.name} makes its own observations: leave out --data and --test"
         )
     finished = run_folder.check(experiment, out, data, test)
+    changed = run_folder.check_start(experiment, out)
+    notes = () if changed is None else (changed,)
     if finished is not None:
-        return Plan(data, test, finished, ())
+        return Plan(data, test, finished, notes)
     what = experiment.name + (f" ({experiment.title})" if experiment.title else "")
     size = f"{training.steps:,} steps of {training.batch_size:,}"
     lines = [f"training {what}: {size}, seed {training.seed}"]
@@ -102,7 +104,7 @@ def make_plan(
         f"writes to {out}; Ctrl-C saves a checkpoint and stops, and the same command or "
         f"`3dident train --resume {out}` goes on"
     )
-    return Plan(data, test, None, tuple(lines))
+    return Plan(data, test, None, (*lines, *notes))
 
 
 def check_device_name(device: str, accelerator: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from threedident.distributions.spaces import Box, Sphere
 from threedident.errors import UsageError
 
 if TYPE_CHECKING:
-    from threedident.baselines.experiment import Data, Experiment, Loss, Training
+    from threedident.baselines.experiment import Data, Encoder, Experiment, Loss, Training
 
 OBSERVATIONS = ("synthetic", "images")
 MIXINGS = ("network", "decoder")
@@ -20,13 +21,17 @@ BODIES = ("mlp", "resnet18", "resnet34", "resnet50", "conv", "mlp-image")
 OUTPUTS = ("unbounded", "box", "sphere")
 #: Losses that train a decoder as well.
 AUTOENCODERS = ("vae", "slowvae", "adagvae")
-_OF_INFONCE = ("tau", "learn_tau", "negatives", "own", "symmetric")
-#: The fields of the loss that a contrastive loss does not have.
-_WITHOUT = {
-    "infonce": ("alpha", "decorrelation"),
-    "aninfonce": ("p", "alpha", "decorrelation"),
-    "tricl": (*_OF_INFONCE, "p", "alpha"),
-    "alignment-uniformity": (*_OF_INFONCE, "decorrelation"),
+_OF_INFONCE = ("tau", "learn_tau", "normalize", "negatives", "own", "symmetric")
+#: The fields that each loss has, but for those of its start.
+_FIELDS_OF_LOSS = {
+    "infonce": ("p", *_OF_INFONCE),
+    "aninfonce": _OF_INFONCE,
+    "tricl": ("normalize", "decorrelation", "contrast"),
+    "alignment-uniformity": ("p", "normalize", "alpha"),
+    "mse": (),
+    "vae": ("beta",),
+    "slowvae": ("beta", "gamma", "rate", "as_coded"),
+    "adagvae": ("beta",),
 }
 LOSSES = ("infonce", "aninfonce", "tricl", "alignment-uniformity", "mse", *AUTOENCODERS)
 OPTIMIZERS = ("adam", "muon")
@@ -65,6 +70,7 @@ def check_experiment(e: Experiment) -> None:
         _check_targets(e)
     if e.reconstructs:
         _check_autoencoder(e)
+    _check_unused(e)
 
 
 def _check_choices(e: Experiment) -> None:
@@ -142,13 +148,18 @@ def _check_loss(loss: Loss) -> None:
             f"expected loss.beta >= 0, loss.gamma >= 0 and loss.rate > 0, found {loss.beta}, "
             f"{loss.gamma} and {loss.rate}"
         )
-    defaults = {field.name: field.default for field in dataclasses.fields(loss)}
-    for field in _WITHOUT.get(loss.kind, ()):
-        if getattr(loss, field) != defaults[field]:
+    for field in dataclasses.fields(loss):
+        has = field.name in ("kind", *_FIELDS_OF_LOSS[loss.kind])
+        if not (has or field.name.startswith("start_")) and _is_set(loss, field.name):
             raise UsageError(
-                f"loss.{field} has no place in loss.kind = {loss.kind!r}, which does without it: "
-                f"leave it out, found {getattr(loss, field)!r}"
+                f"loss.{field.name} has no place in loss.kind = {loss.kind!r}, which does without "
+                f"it: {_leave_out(loss, field.name)}"
             )
+    if loss.negatives == "positives" and not loss.own:
+        raise UsageError(
+            "loss.own is about negatives that are anchors, and loss.negatives = 'positives' has "
+            f"none: {_leave_out(loss, 'own')}"
+        )
     if loss.kind == "alignment-uniformity" and loss.p == 0:
         raise UsageError("loss.p of alignment-uniformity must be at least 1")
 
@@ -324,7 +335,7 @@ def _check_latents(e: Experiment) -> None:
 
 def _check_autoencoder(e: Experiment) -> None:
     """Refuse what an autoencoder cannot be trained on, or has no use for."""
-    kind, encoder, loss = e.loss.kind, e.encoder, e.loss
+    kind, encoder = e.loss.kind, e.encoder
     name = f"loss.kind = {kind!r}"
     if e.data.observations != "images":
         raise UsageError(f"{name} is for images, found data.observations = 'synthetic'")
@@ -338,16 +349,54 @@ def _check_autoencoder(e: Experiment) -> None:
             f"{name} has Gaussians over unbounded codes, found encoder.output = "
             f"{encoder.output!r}: set encoder.output=unbounded"
         )
-    if loss.normalize or loss.learn_tau:
-        raise UsageError(
-            f"{name} neither scales its codes nor has a temperature: leave loss.normalize and "
-            "loss.learn_tau out"
-        )
     if kind != "vae" and e.data.pairs == "none":
         raise UsageError(
             f"{name} is trained on pairs, found data.pairs = 'none': set data.pairs, or "
             "loss.kind=vae for single images"
         )
+
+
+def _check_unused(e: Experiment) -> None:
+    """Refuse fields of the data and the encoder that nothing would look at."""
+    data, output = e.data, e.encoder.output
+    images = data.observations == "images"
+    matched = data.pairs == "matched"
+    single = e.supervised and data.pairs == "none"
+    synthetic = "is for synthetic observations"
+    for section, fields, used, goes_with in (
+        ("data", ("hard_count",), data.hard_negatives is not None, "goes with data.hard_negatives"),
+        ("data", ("mixing_layers", "mixing_trials", "mixing_seed"), not images, synthetic),
+        ("data", ("factors",), images, "chooses among those of images"),
+        ("data", ("pairs",), images or matched or single, "is for images"),
+        ("data", ("match",), matched, "goes with data.pairs = 'matched'"),
+        ("data", ("marginal",), matched or not images, "goes with data.pairs = 'matched'"),
+        (
+            *("data", ("space",), not images or data.pairs in ("matched", "rendered")),
+            "goes with data.pairs = 'matched' or 'rendered'",
+        ),
+        ("data", ("conditional", "conditionals"), not e.supervised, "is of pairs"),
+        ("encoder", ("radius",), output == "sphere", "goes with encoder.output = 'sphere'"),
+        ("encoder", ("size",), output == "box", "goes with encoder.output = 'box'"),
+        ("encoder", ("learned",), output != "unbounded", "is for codes in a box or on a sphere"),
+    ):
+        part = getattr(e, section)
+        for name in () if used else fields:
+            if _is_set(part, name):
+                raise UsageError(
+                    f"{section}.{name} {goes_with}, and would not be looked at here: "
+                    f"{_leave_out(part, name)}"
+                )
+
+
+def _is_set(part: Data | Encoder | Loss, name: str) -> bool:
+    """Tell whether a field of a table differs from its default."""
+    return bool(getattr(part, name) != getattr(type(part)(), name))
+
+
+def _leave_out(part: Data | Encoder | Loss, name: str) -> str:
+    """What to do about a field that has no place, for an error."""
+    default, found = (json.dumps(getattr(each, name), default=str) for each in (type(part)(), part))
+    return f"leave it out, which is {default}, found {found:.100}"
 
 
 def _check_targets(e: Experiment) -> None:

@@ -128,7 +128,8 @@ def train(
         plan = make_plan(experiment, out, data=data, test=test, devices=devices, device=device)
         if plan.finished is not None:
             if not quiet and first:
-                Progress.print(f"{out} is finished already")
+                for line in (f"{out} is finished already", *plan.lines):
+                    Progress.print(line)
             return plan.finished
         fabric = make_fabric(experiment.training.precision, devices, device)
         if not quiet and first:

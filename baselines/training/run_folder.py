@@ -41,12 +41,12 @@ def encoder_digest(out: Path) -> str:
     """SHA-256 of the encoder of a run, by which scores know what they are of.
 
     Args:
-        out: the run folder.
+        out: the run folder, or the encoder's file.
 
     Raises:
         DatasetError: it cannot be read.
     """
-    path = out / ENCODER
+    path = out / ENCODER if out.is_dir() else out
     try:
         return file_digest(path)
     except OSError as error:
@@ -178,12 +178,14 @@ def claim(experiment: Experiment, out: Path, data: Path | None, test: Path | Non
     Raises:
         DatasetError: it cannot be written to.
     """
+    start = _read_start(out) if has_begun(out) else _start_of(experiment)
     # First: a run that is extended is not finished any more.
     (out / RESULT).unlink(missing_ok=True)
     with replacing(out / EXPERIMENT) as temporary:
         temporary.write_text(experiment.to_toml(), "utf-8")
     places = {"data": data, "test": test}
-    write_json(out / PLACES, {k: None if v is None else _absolute(v) for k, v in places.items()})
+    absolute = {k: None if v is None else _absolute(v) for k, v in places.items()}
+    write_json(out / PLACES, {**absolute, "start": start})
 
 
 def _absolute(path: Path) -> str:
@@ -298,6 +300,52 @@ def _identity(experiment: Experiment) -> dict[str, Any]:
     for key in _FREE:
         plain["training"].pop(key)
     return plain
+
+
+def check_start(experiment: Experiment, out: Path) -> str | None:
+    """Check that a run which has begun did so with the weights that an experiment starts from.
+
+    Args:
+        experiment: the experiment that is asked for.
+        out: the run folder.
+
+    Returns:
+        A warning where the encoder that the run started from is another by now; None where it is
+        the same, and where nobody can tell: it is gone, or an earlier version began the run.
+
+    Raises:
+        UsageError: the run started from the encoder of another path, and that is another.
+        DatasetError: the encoder cannot be read.
+    """
+    before = _read_start(out) if has_begun(out) else None
+    now = None if before is None else _start_of(experiment)
+    if before is None or now is None or before["sha256"] == now["sha256"]:
+        return None
+    if before["path"] == now["path"]:
+        return (
+            f"warning: the encoder of {now['path']} is another than the one that {out} started "
+            "from, and keeps to: to train from what is there now, choose another --out"
+        )
+    raise UsageError(
+        f"{out} started from the encoder of {before['path']}, asked for that of {now['path']}, "
+        "which is another: choose another --out"
+    )
+
+
+def _start_of(experiment: Experiment) -> dict[str, str] | None:
+    """The path and the digest of the encoder that an experiment starts from; None without one."""
+    path = Path(experiment.start)
+    path = path / ENCODER if path.is_dir() else path
+    if not experiment.start or not path.exists():
+        return None
+    return {"path": str(path.resolve()), "sha256": encoder_digest(path)}
+
+
+def _read_start(out: Path) -> dict[str, str] | None:
+    """Read which encoder a run started from, as `_start_of` says it; None where it is not told."""
+    plain = read_json(out / PLACES) if (out / PLACES).exists() else None
+    start = plain.get("start") if isinstance(plain, dict) else None
+    return start if isinstance(start, dict) and {"path", "sha256"} <= start.keys() else None
 
 
 def describe_difference(run: Experiment, experiment: Experiment) -> str:

@@ -22,13 +22,19 @@ from threedident.errors import UsageError
 
 PAIRS = {"pairs": "matched", "conditional": {"name": "normal", "sigma": 0.5}}
 SINGLE = {"pairs": "none"}
+WEIGHED = {"beta": 2.0}
 
 
-def autoencoder(kind: str = "vae", data: dict[str, Any] = PAIRS, **changes: Any) -> Experiment:
+def autoencoder(
+    kind: str = "vae",
+    data: dict[str, Any] = PAIRS,
+    loss: dict[str, Any] = WEIGHED,
+    **changes: Any,
+) -> Experiment:
     plain = {
         "data": {"observations": "images", **data},
         "encoder": {"body": "conv", "codes": 4},
-        "loss": {"kind": kind, "beta": 2.0},
+        "loss": {"kind": kind, **loss},
         "training": {
             **{"steps": 6, "batch_size": 16, "lr": 0.001, "log_every": 1, "score_every": 6},
             **{"score_samples": 64, "checkpoint_every": 2},
@@ -133,7 +139,7 @@ def test_images_as_vectors_have_decoders_as_well(tmp_path: Path, images: Path) -
 
 
 def test_a_contrastive_training_takes_the_same_encoder(tmp_path: Path, images: Path) -> None:
-    experiment = autoencoder("infonce", encoder__output="box", encoder__learned=True)
+    experiment = autoencoder("infonce", loss={}, encoder__output="box", encoder__learned=True)
     run(experiment, tmp_path / "run", data=images)
     encoder = load_encoder(tmp_path / "run" / ENCODER)
     assert encoder.spec["mean"] == [0.0] * 3 and encoder.spec["std"] == [1.0] * 3
@@ -146,13 +152,20 @@ def test_a_contrastive_training_takes_the_same_encoder(tmp_path: Path, images: P
     [
         ({"encoder__body": "resnet18"}, "set encoder.body=conv"),
         ({"encoder__output": "box"}, "set encoder.output=unbounded"),
-        ({"loss__learn_tau": True}, "has a temperature"),
-        ({"loss__normalize": True}, "neither scales"),
+        ({"loss__learn_tau": True}, "loss.learn_tau has no place"),
+        ({"loss__normalize": True}, "loss.normalize has no place"),
         ({"loss__rate": 0.0}, "loss.rate > 0"),
         ({"loss__beta": -1.0}, "loss.beta >= 0"),
         ({"encoder__width": 32}, "encoder.width is a ResNet's or mlp-image's"),
         ({"loss__kind": "slowvae", "data__pairs": "none", "data__conditional": None}, "pairs"),
-        ({"loss__kind": "infonce", "data__pairs": "none", "data__conditional": None}, "'vae'"),
+        ({"loss__kind": "infonce"}, "loss.beta has no place"),
+        (
+            {
+                **{"loss__kind": "infonce", "loss__beta": 1.0},
+                **{"data__pairs": "none", "data__conditional": None},
+            },
+            "'vae'",
+        ),
         ({"encoder__body": "mlp"}, "conv or mlp-image"),
     ],
 )

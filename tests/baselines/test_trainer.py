@@ -20,6 +20,7 @@ from helpers.small_runs import (
     weights,
 )
 
+from threedident.baselines import train
 from threedident.baselines.training import checkpoints
 from threedident.baselines.training.run_folder import ENCODER
 from threedident.baselines.training.trainer import FAILED
@@ -153,6 +154,36 @@ def test_a_run_goes_on_without_the_one_that_it_started_from(tmp_path: Path) -> N
     run(started, tmp_path / "second")
     shutil.rmtree(tmp_path / "first")
     assert run(started.changed({"training.steps": 6}), tmp_path / "second")["steps"] == 6
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+def test_a_run_is_not_taken_for_one_of_another_start(tmp_path: Path, steps: int) -> None:
+    """Neither a finished one (4 steps) nor one that goes on (6); a copy is the same start."""
+    for name, lr in {"first": 1e-3, "other": 1e-2}.items():
+        run(small(training__steps=2, training__lr=lr), tmp_path / name)
+    started = small(start=str(tmp_path / "first"), training__steps=4)
+    run(started, tmp_path / "second")
+    again = started.changed({"training.steps": steps})
+    with pytest.raises(UsageError, match=r"second started from .*first.*asked for .*other"):
+        run(again.changed({"start": str(tmp_path / "other")}), tmp_path / "second")
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    copied = again.changed({"start": str(tmp_path / "copy" / ENCODER)})
+    assert run(copied, tmp_path / "second")["steps"] == steps
+
+
+def test_a_start_that_has_changed_since_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(small(training__steps=2), tmp_path / "first")
+    started = small(start=str(tmp_path / "first"), training__steps=4)
+    result = train(started, tmp_path / "second")
+    train(started, tmp_path / "second")
+    assert "than the one that" not in capsys.readouterr().err
+    run(small(training__steps=3), tmp_path / "first")
+    assert train(started, tmp_path / "second") == result
+    assert "another than the one that" in capsys.readouterr().err
+    train(started.changed({"training.steps": 5}), tmp_path / "second")
+    assert "another than the one that" in capsys.readouterr().err
 
 
 def test_codes_that_are_all_the_same_are_an_error(tmp_path: Path) -> None:
