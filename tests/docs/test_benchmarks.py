@@ -232,13 +232,12 @@ def test_chance_of_a_held_out_r2_is_what_noise_scores():
 def test_kept_memory_writes_a_row_for_each_way(tmp_path):
     """How many pages a way waits for varies by run; tests/core/test_system.py counts them."""
     out = tmp_path / "kept-memory.md"
-    few = ["--images", "64", "--rounds", "2", "--steps", "2"]
+    few = ["--images", "64", "--rounds", "1", "--steps", "2"]
     load("kept_memory").main([*few, "--out", str(out)])
     rows = [line.strip("| ").split(" | ") for line in out.read_text().splitlines()[-2:]]
     assert [row[0] for row in rows] == ["default", "kept"]
     for _, times, pages, most in rows:
-        assert len(times.split(", ")) == 2
-        assert all(float(each) > 0 for each in times.split(", "))
+        assert float(times) > 0
         assert float(pages.replace(",", "")) >= 0
         assert float(most.replace(",", "")) > 100
 

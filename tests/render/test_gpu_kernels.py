@@ -9,8 +9,8 @@ import warp as wp
 
 from threedident.render.direct import kernels
 
-#: Generations of GPUs: Turing, Ampere, Hopper.
-ARCHITECTURES = (75, 80, 90)
+#: The oldest and the newest generation of GPUs that are written for: Turing and Hopper.
+ARCHITECTURES = (75, 90)
 
 
 @pytest.mark.slow
