@@ -87,7 +87,7 @@ LIGHT_TORCH = """
 @pytest.mark.parametrize(
     ("name", "said", "limits"),
     [
-        ("sleeps", "mine:sleeps was stopped after 5 s", {"time": 5}),
+        ("sleeps", "mine:sleeps was stopped after 3 s", {"time": 3}),
         ("exits", "ended with exit code 7, with 0 of 40 images done", {}),
         ("crashes", "was ended by SIGSEGV", {}),
         ("raises", "mine:raises failed, with 0 of 40 images done: RuntimeError: no luck", {}),

@@ -206,7 +206,7 @@ def test_a_thousand_moves_leave_the_last_image_and_no_memory_behind(page, server
       const slider = names[Math.floor(Math.random() * names.length)];
       slider.value = Math.random() * 2 - 1;
       slider.dispatchEvent(new Event('input'));
-      await new Promise((done) => setTimeout(done, 8));
+      await new Promise((done) => setTimeout(done, 4));
     }
     """
     page.run(run, 200)

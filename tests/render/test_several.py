@@ -190,15 +190,15 @@ def test_light_of_spotlights_adds_up():
     assert psnr(to_uint8(both), to_uint8(first + second - dark)) > 38
 
 
-@pytest.mark.parametrize("spotlights", ["one", "each"])
-def test_both_engines_show_the_same_objects(spotlights):
+@pytest.mark.parametrize(("spotlights", "count"), [("one", 1), ("each", 2)])
+def test_both_engines_show_the_same_objects(spotlights, count):
     preset = preset_of(
         shapes=["teapot", "star", "cube"],
         materials=["rubber", "metal"],
         objects=3,
         spotlights=spotlights,
     )
-    rows = rows_of(preset, 2, seed=4)
+    rows = rows_of(preset, count, seed=4)
     converged = blender(preset, rows, Whole(1024, light_tree=True), 48)
     found = direct(preset, rows, "reference", 48)
     assert min(psnr(a, b) for a, b in zip(found, converged, strict=True)) > 39

@@ -158,7 +158,7 @@ def graphs(draw):
 
 
 @hypothesis.given(graphs())
-@hypothesis.settings(max_examples=40, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+@hypothesis.settings(max_examples=25, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 def test_any_graph_is_legible_and_has_its_edges(made):
     drawing = check(graph_svg(made))
     count = int(made.lagged_adjacency.sum())
