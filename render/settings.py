@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -110,8 +111,11 @@ def probe_here(engine: str) -> Probe:
     return Probe(blender.engine_version(), blender.available_devices())
 
 
+@functools.cache
 def probe(engine: str = defaults.ENGINE) -> Probe:
     """Ask an engine, in a process of its own, for its version and devices.
+
+    It is asked once: neither changes while this process runs.
 
     Raises:
         MissingExtraError: its package is not installed.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import gc
 import html
 import json
@@ -37,7 +36,6 @@ from threedident.baselines.experiment import load_experiment
 from threedident.cli import main
 from threedident.cli.group import DefaultGroup
 from threedident.evaluate.scoring import METRICS
-from threedident.render import settings
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -176,8 +174,6 @@ def check(words: Sequence[str]) -> None:
             load_experiment(given["experiment"])
 
 
-#: What an engine says of itself does not change from one command to the next.
-PROBE = functools.cache(settings.probe)
 #: What commands have made, by their words: pages that make the same thing share it.
 MADE: dict[str, Path] = {}
 
@@ -350,7 +346,6 @@ def _metrics_of_pages_go_with_them():
 )  # of readers that pages break off
 def test_what_a_page_says_runs(page, tmp_path, monkeypatch, taken_for_granted):
     monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(settings, "probe", PROBE)
     monkeypatch.setenv("HF_HOME", str(tmp_path / ".cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     parts = blocks(page)

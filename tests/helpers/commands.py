@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import os
 import subprocess
 import sys
@@ -26,26 +25,19 @@ def command() -> list[str]:
     return [str(Path(sys.executable).with_name("3dident"))]
 
 
-#: Makes a function that remembers what it has returned, one and the same of each function.
-_remembering = functools.cache(functools.cache)
-
-
 def run_command(
     *arguments: object, code: int = 0, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Runs `3dident` as a user would, but in this process: its start takes longer than most tests.
 
-    Engines are asked for their version and devices only once, which takes a process, too. Fails on
-    a traceback, and unless it exits as expected.
+    Fails on a traceback, and unless it exits as expected.
     """
     from threedident.errors import RenderWarning
-    from threedident.render import settings
 
     words = list(map(str, arguments))
     with (
         mock.patch.object(sys, "argv", ["3dident", *words]),
         mock.patch.dict(os.environ, environment),
-        mock.patch.object(settings, "probe", _remembering(settings.probe)),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("always", RenderWarning)  # as in a process of its own

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 import threedident as tdi
-from threedident.errors import DatasetError, RenderWarning, UsageError
+from threedident.errors import DatasetError, RenderError, RenderWarning, UsageError
 from threedident.latents import sample_raw_latents
 from threedident.render import dataset as module
+from threedident.render import settings
 from threedident.storage.directory import DatasetDir
 from threedident.storage.manifest import read_manifest
 from threedident.storage.shard_plan import list_shards
@@ -42,6 +43,29 @@ def test_the_example_of_the_docstring_runs():
     result = doctest.DocTestRunner().run(found[0])
     assert (result.failed, result.attempted) == (0, 3)
     assert len(images(Path("data/small"))) == 8
+
+
+def test_an_engine_is_asked_once_and_again_where_it_failed(monkeypatch):
+    answer = [settings.Probe("1.0", {"cpu": 2})]
+    answers = [RenderError("it does not load"), *answer]
+    asked = []
+
+    def call(function, engine):
+        asked.append((function, engine))
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(settings, "call_in_process", call)
+    settings.probe.cache_clear()
+    try:
+        with pytest.raises(RenderError, match="does not load"):
+            settings.probe("direct")
+        assert [settings.probe("direct") for _ in range(3)] == 3 * answer
+        assert asked == [(settings.probe_here, "direct")] * 2
+    finally:
+        settings.probe.cache_clear()  # this answer is no engine's
 
 
 def test_it_makes_what_the_command_makes(cli, capfd):
