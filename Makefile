@@ -65,11 +65,10 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
 # pip would compile 21,000 modules, for a minute; Python does it for those that are imported.
-# The pip that comes with Python 3.11 is slower than today's.
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "Python 3.11 is needed (bpy has no other wheels): make PYTHON=/path/to/python3.11"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv --upgrade-deps $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,docs,dev]'
 	@$(BIN)/python -c 'import bpy' 2> /dev/null || { \
 		packages=$$($(BIN)/python -c 'from threedident.render.blender import DEBIAN_PACKAGES as p; print(p)'); \
