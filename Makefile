@@ -51,7 +51,7 @@ lint: $(VENV)/ready
 	rm -rf $(TYPES)
 	mkdir -p $(TYPES)/threedident
 	ln -s $(CURDIR)/threedident/* $(foreach room,$(ROOMS),$(CURDIR)/$(room)) $(TYPES)/threedident
-	MYPYPATH=$(TYPES) $(BIN)/mypy -p threedident
+	MYPYPATH=$(TYPES) MYPY_NUM_WORKERS=auto $(BIN)/mypy -p threedident
 
 format: $(VENV)/ready
 	$(BIN)/ruff check --fix .
@@ -65,11 +65,12 @@ bench: $(VENV)/ready
 	$(BIN)/python benchmarks/run.py $(BENCH)
 
 # pip would compile 21,000 modules, for a minute; Python does it for those that are imported.
+# The pip that comes with Python 3.11 is slower than today's.
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || \
 		{ echo "Python 3.11 is needed (bpy has no other wheels): make PYTHON=/path/to/python3.11"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,docs,dev]'
+	test -x $(BIN)/python || $(PYTHON) -m venv --upgrade-deps $(VENV)
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,docs,dev]'
 	@$(BIN)/python -c 'import bpy' 2> /dev/null || { \
 		packages=$$($(BIN)/python -c 'from threedident.render.blender import DEBIAN_PACKAGES as p; print(p)'); \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \

@@ -48,7 +48,8 @@ def on_config(config: Any) -> Any:
 
 def packages() -> dict[str, Path]:
     """Every package of the project, and the folder of its sources."""
-    return {name: _folder(name, _package_dir()) for name in _setuptools()["packages"]}
+    folders = {name: _folder(name, _package_dir()) for name in _setuptools()["packages"]}
+    return {name: at for name, at in folders.items() if (at / "__init__.py").exists()}
 
 
 def _setuptools() -> dict[str, Any]:

@@ -17,7 +17,7 @@ from threedident.factors import FACTOR_NAMES
 
 pytestmark = pytest.mark.slow  # many draws and fits
 
-COUNT = 100_000
+COUNT = 40_000
 BLOCKS = {
     "rotations": ("phi", "theta", "spotlight_position"),
     "positions": ("x", "y", "z"),

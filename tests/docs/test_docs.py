@@ -57,6 +57,8 @@ ADDED = (
         r"render(?!.*--extend)|traverse|compare-engines",
         "--resolution 32 --quality draft --workers 1",
     ),
+    # Blender takes twice as long to start: tests/render has it.
+    (r"render(?!.*--(engine|extend|latents))", "--engine direct"),
     (r"traverse", "--steps 3"),
     (r"compare-(engines|release)", "--n 2"),
     (r"compare-release", "--quality draft --workers 1"),
@@ -82,6 +84,8 @@ IN_PYTHON = (
     (r"render\(walk, preset", "render(walk, preset, resolution=32"),
     (r"\b224, 224\b", "32, 32"),
     (r'"data/train", 4000', '"data/train", 24'),
+    (r'"resolution": 32}', '"resolution": 32, "workers": 1}'),
+    (r'raw, "3dident"\)', 'raw, "3dident", resolution=32, workers=1)'),
 )
 #: Commands of ours that only THREEDIDENT_DOCS=all runs, and which tests run their like otherwise.
 #: Their words are checked always.

@@ -199,7 +199,7 @@ def test_both_engines_show_the_same_objects(spotlights, count):
         spotlights=spotlights,
     )
     rows = rows_of(preset, count, seed=4)
-    converged = blender(preset, rows, Whole(1024, light_tree=True), 48)
+    converged = blender(preset, rows, Whole(512, light_tree=True), 48)
     found = direct(preset, rows, "reference", 48)
     assert min(psnr(a, b) for a, b in zip(found, converged, strict=True)) > 39
     shared = blender(preset, rows, "standard", 48)
