@@ -19,7 +19,7 @@ from threedident.distributions import VonMisesFisher
 
 def latents(experiment: Experiment, number: int) -> list[tuple[torch.Tensor, ...]]:
     problem = make_problem(
-        experiment, data=None, test=None, batch_size=256, device=torch.device("cpu")
+        experiment, data=None, test=None, batch_size=64, device=torch.device("cpu")
     )
     return [problem.source.batch(0, k)[0] for k in range(number)]
 
@@ -45,7 +45,7 @@ def at_Lambda(objective: Criterion, batches: Any, Lambda: Any) -> float:
 @pytest.mark.parametrize("name", ["hard-negatives-base", "hard-negatives", "ensemble"])
 def test_Lambda_is_what_theory_says(name: str) -> None:
     """Where losses are small, 20 weights would fit the few pairs that decide them."""
-    experiment = small(name, training__batch_size=256)
+    experiment = small(name, training__batch_size=64)
     theory = {
         "hard-negatives-base": [[150.0] * 20],
         "hard-negatives": [[50.0] * 20],
@@ -60,7 +60,7 @@ def test_Lambda_is_what_theory_says(name: str) -> None:
 
 
 def test_Lambda_is_fitted_where_theory_says_none() -> None:
-    experiment = small("aninfonce", training__batch_size=256)
+    experiment = small("aninfonce", training__batch_size=64)
     data = dataclasses.replace(experiment.data, conditional=VonMisesFisher(kappa=10.0))
     experiment = dataclasses.replace(experiment, data=data)
     batches, objective = latents(experiment, 2), criterion(experiment)
@@ -74,7 +74,7 @@ def test_Lambda_is_fitted_where_theory_says_none() -> None:
 @pytest.mark.parametrize(("tau", "radius"), [(0.1, 1.0), (1.0, 2.0), (0.5, 3.0)])
 def test_theory_goes_with_tau_and_radius(tau: float, radius: float) -> None:
     """Lambda / tau on codes of another length is the same loss."""
-    plain = small("aninfonce", training__batch_size=256)
+    plain = small("aninfonce", training__batch_size=64)
     other = plain.changed({"loss.tau": tau, "encoder.radius": radius})
     batches = latents(plain, 2)
     expected = loss_at_latents(plain, criterion(plain), batches)

@@ -79,7 +79,7 @@ def board(filled, tmp_path):
 @pytest.fixture(scope="module")
 def known_codes():
     """Codes of known structure, and the factors they are of."""
-    z = uniform(1200, FACTORS)
+    z = uniform(800, FACTORS)
     order = np.random.default_rng(0).permutation(FACTORS)
     noise = np.random.default_rng(1).standard_normal(z.shape)
     turned = rotation(FACTORS, 3)
