@@ -1007,17 +1007,17 @@ PAPERS = {
     ),
 }
 PLAIN = {
-    "shards": Reader(make_dataset, read_dataset, 40),
+    "shards": Reader(make_dataset, read_dataset, 30),
     "given latents": Reader(make_given, read_dataset, 30),
     "compressed pairs": Reader(make_pairs, read_dataset, 30),
-    "packed file": Reader(make_packed, read_packed, 40),
+    "packed file": Reader(make_packed, read_packed, 30),
     "compressed packed file": Reader(make_packed_gzip, read_packed, 20),
-    "published layout": Reader(make_published, read_form, 40),
-    "described layout": Reader(make_described, read_form, 40),
-    "tar files": Reader(make_tar, read_form, 40, "**/*.[jt]*"),
-    "Parquet": Reader(make_parquet, read_form, 40, "**/*.[jp]*"),
-    "preset": Reader(make_preset, read_preset, 50),
-    "latents": Reader(make_latents, read_latents, 40),
+    "published layout": Reader(make_published, read_form, 30),
+    "described layout": Reader(make_described, read_form, 30),
+    "tar files": Reader(make_tar, read_form, 30, "**/*.[jt]*"),
+    "Parquet": Reader(make_parquet, read_form, 30, "**/*.[jp]*"),
+    "preset": Reader(make_preset, read_preset, 40),
+    "latents": Reader(make_latents, read_latents, 30),
     "mesh": Reader(make_mesh, read_mesh, 30),
 }
 OTHERS = {
@@ -1027,9 +1027,9 @@ OTHERS = {
     "checkpoint": Reader(make_run, read_checkpoint, 4, "*/*/checkpoint.pt"),
     "entry": Reader(make_entry, read_entry, 30),
     "scores": Reader(make_scores, read_scores, 30),
-    "embeddings": Reader(make_embeddings, read_embeddings, 60),
-    "manifest": Reader(make_manifest, read_manifest, 40),
-    "ONNX graph": Reader(make_graph, read_graph, 60),
+    "embeddings": Reader(make_embeddings, read_embeddings, 40),
+    "manifest": Reader(make_manifest, read_manifest, 30),
+    "ONNX graph": Reader(make_graph, read_graph, 40),
     "submission": Reader(make_submissions, run_submissions, 1),
 }
 READERS = {**PLAIN, **PAPERS, **OTHERS}

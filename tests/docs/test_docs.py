@@ -58,7 +58,7 @@ ADDED = (
         "--resolution 32 --quality draft --workers 1",
     ),
     # Blender takes twice as long to start: tests/render has it.
-    (r"render(?!.*--(engine|extend|latents))", "--engine direct"),
+    (r"(render|traverse)(?!.*--(engine|extend|latents))", "--engine direct"),
     (r"traverse", "--steps 3"),
     (r"compare-(engines|release)", "--n 2"),
     (r"compare-release", "--quality draft --workers 1"),

@@ -35,7 +35,7 @@ def test_a_notebook_runs(path, tmp_path):
     changed = 0
     for cell in notebook.cells:
         if cell.cell_type == "code":
-            cell.source, count = re.subn(SIZES, "images, steps = 150, 4", cell.source, flags=re.M)
+            cell.source, count = re.subn(SIZES, "images, steps = 100, 4", cell.source, flags=re.M)
             changed += count
     assert changed == 1
     resources = {"metadata": {"path": str(tmp_path)}}
