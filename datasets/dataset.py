@@ -99,6 +99,12 @@ class ImageDataset(data.Dataset[tuple[Any, Any]]):
         target_transform: Transform | None,
         factors: str | Iterable[str] | None,
     ) -> None:
+        for name, function in (("transform", transform), ("target_transform", target_transform)):
+            if function is not None and not callable(function):
+                raise UsageError(
+                    f"{name} must be a function, or None for the tensors as they are, "
+                    f"found {function!r}"
+                )
         self.root = Path(root)
         self.source = source
         self.transform = transform

@@ -128,6 +128,8 @@ def test_factors_choose_and_order_the_columns(forms, truth):
     [
         ({"factors": ["x", "shape"]}, "unknown factor or group 'shape': expected one of x, y, z"),
         ({"factors": []}, "names no factor"),
+        ({"transform": "test"}, "^transform must be a function, or None .*, found 'test'$"),
+        ({"target_transform": 2}, "^target_transform must be a function, or None .*, found 2$"),
         ({"target": "images"}, "raw_latents, latents, variables, found 'images'"),
         ({"cache": "disk"}, "cache must be .* such as \"cuda\", found 'disk'$"),
         ({"cache": "cuda:99"}, r"12 images need 0\.0 MB on cuda:99, which cannot be had"),
