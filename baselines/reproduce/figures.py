@@ -69,6 +69,8 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
                 series |= dict(zip(names, marks, strict=True))
             else:
                 _plot_curves(axis, rows, metric, study.name)
+                if len(shown) > 1 and axis.get_legend_handles_labels()[0]:
+                    axis.legend(fontsize="x-small", framealpha=0.4)
     if series:  # the same in all panels
         drawing.legend(
             series.values(),
@@ -77,6 +79,10 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
             ncols=len(series),
             fontsize="small",
         )
+    elif len(shown) == 1:  # the same rows in all panels
+        lines, labels = axes[0, 0].get_legend_handles_labels()
+        if lines:
+            drawing.legend(lines, labels, fontsize="small", loc="outside right center")
     return drawing
 
 
@@ -146,8 +152,6 @@ def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) ->
     axis.set_xscale("log")
     axis.set_xlabel("steps (published: dashed, or x)")
     axis.set_ylim(top=min(1.02, axis.get_ylim()[1] + 0.02))
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize="x-small", framealpha=0.4)
 
 
 def _published_curve(

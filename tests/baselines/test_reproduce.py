@@ -356,6 +356,19 @@ def test_the_line_of_figure_2_is_at_the_conditional_that_was_run(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_panels_of_one_block_have_one_legend_beside_them(tmp_path: Path) -> None:
+    run("aninfonce", tmp_path, FakeTraining(), rows="aninfonce-infonce,aninfonce-linear", seeds=1)
+    study = STUDIES["aninfonce"]
+    outcomes = collect(study, tmp_path / "runs")
+    one_block = [each for each in outcomes if each.row.name.endswith("-linear")]
+    for rows, beside in ((outcomes, 0), (one_block, 1)):
+        drawn = figure(study, rows)
+        assert len(drawn.legends) == beside
+        alone = [axis.get_legend() for axis in drawn.axes if axis.get_visible()]
+        assert [each is None for each in alone] == [bool(beside)] * len(alone)
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_panels_against_the_number_of_latents_have_one_scale_a_metric(tmp_path: Path) -> None:
     rows = "exact-laplace-box,nearest-laplace-box-10000,nearest-normal-unbounded-250000"
     run("matching-synthetic", tmp_path, FakeTraining(), rows=rows, seeds=1)
