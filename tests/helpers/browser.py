@@ -25,7 +25,8 @@ FLAGS = [
 
 PIXELS = """
 const image = document.querySelector(arguments[0]);
-await image.decode();
+if (!image || !image.currentSrc) return null;  // not yet: it is still asked for
+try { await image.decode(); } catch { return null; }  // nor when another has just taken its place
 const canvas = document.createElement('canvas');
 canvas.width = image.naturalWidth;
 canvas.height = image.naturalHeight;
@@ -103,8 +104,8 @@ class Browser:
         self.command("Emulation.setEmulatedMedia", features=[feature])
 
     def pixels(self, selector):
-        """The pixels of an image on the page, (H, W, 3) uint8."""
-        height, width, content = self.run(PIXELS, selector)
+        """The pixels of an image on the page, once it is there: (H, W, 3) uint8."""
+        height, width, content = self.wait(PIXELS, selector)
         whole = np.frombuffer(base64.b64decode(content), np.uint8).reshape(height, width, 4)
         return whole[..., :3]
 
