@@ -47,7 +47,6 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
     drawing = empty_figure(5 * across, 3.9 * down)
     axes = drawing.subplots(down, across, squeeze=False)
     drawing.suptitle(study.title, wrap=True)
-    series: dict[str, Any] = {}
     first: dict[str, Any] = {}  # the panel of each metric that gives the others their scale
     for axis in axes.flat:
         axis.set_visible(False)
@@ -65,24 +64,14 @@ def figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
                     axis.sharex(first[metric])
                     axis.sharey(first[metric])
                 _plot_series(axis, rows, metric)
-                marks, names = axis.get_legend_handles_labels()
-                series |= dict(zip(names, marks, strict=True))
             else:
                 _plot_curves(axis, rows, metric, study.name)
                 if len(shown) > 1 and axis.get_legend_handles_labels()[0]:
                     axis.legend(fontsize="x-small", framealpha=0.4)
-    if series:  # the same in all panels
-        drawing.legend(
-            series.values(),
-            series.keys(),
-            loc="outside lower center",
-            ncols=len(series),
-            fontsize="small",
-        )
-    elif len(shown) == 1:  # the same rows in all panels
-        lines, labels = axes[0, 0].get_legend_handles_labels()
-        if lines:
-            drawing.legend(lines, labels, fontsize="small", loc="outside right center")
+    if any(rows[0].row.series for rows in shown.values()):
+        _draw_one_legend(drawing, beside=False)
+    elif len(shown) == 1:
+        _draw_one_legend(drawing)
     return drawing
 
 
@@ -117,12 +106,29 @@ def factor_figure(study: Study, outcomes: Sequence[Outcome]) -> Any:
         axis.set_xlabel("steps")
     for axis in axes[:, 0]:
         axis.set_ylabel(LABELS["linear_r2"])
-    lines, labels = axes[0, 0].get_legend_handles_labels()
+    lines = axes[0, 0].get_lines()
     if len(lines) > _COLORS:  # too many for a panel
-        drawing.legend(lines, labels, fontsize="small", loc="outside right center")
+        _draw_one_legend(drawing)
     elif lines:
         axes[0, 0].legend(fontsize="x-small", framealpha=0.4)
     return drawing
+
+
+def _draw_one_legend(drawing: Any, *, beside: bool = True) -> None:
+    """Draw one legend for all panels, beside or below them: what any of them names, once."""
+    named: dict[str, Any] = {}
+    for axis in drawing.axes:
+        marks, names = axis.get_legend_handles_labels()
+        named |= dict(zip(names, marks, strict=True))
+    if named:
+        where, columns = ("right", 1) if beside else ("lower", len(named))
+        drawing.legend(
+            named.values(),
+            named.keys(),
+            loc=f"outside {where} center",
+            ncols=columns,
+            fontsize="small",
+        )
 
 
 def _plot_curves(axis: Any, rows: Sequence[Outcome], metric: str, study: str) -> None:

@@ -25,8 +25,7 @@ FLAGS = [
 
 PIXELS = """
 const image = document.querySelector(arguments[0]);
-if (!image || !image.currentSrc) return null;  // not yet: it is still asked for
-try { await image.decode(); } catch { return null; }  // nor when another has just taken its place
+try { await image.decode(); } catch { return null; }  // still asked for, or being replaced
 const canvas = document.createElement('canvas');
 canvas.width = image.naturalWidth;
 canvas.height = image.naturalHeight;
